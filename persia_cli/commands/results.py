@@ -11,10 +11,10 @@ from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, say_json, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
-from persia_cli.config.schema.metric import is_of_retrieval, keys_of
 from persia_cli.engines.job import JobResult
 from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
+from persia_cli.metric import is_of_retrieval, keys_of
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice
 from persia_cli.observe.exchange import bytes_per_sample, lookups, table_counters

@@ -176,8 +176,8 @@ def _run(settings: "ServerSettings", listener: "socket", host: str | None, count
 
     import msgspec
 
+    from persia_cli.cgroups import processors
     from persia_cli.commands.screen import err, labelled
-    from persia_cli.engines.cgroups import processors
     from persia_cli.errors import count as counted
     from persia_cli.serving.description import read_description, require_files
     from persia_cli.serving.http.listening import is_loopback

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from persia_cli.engines.cgroups import processors
+from persia_cli.cgroups import processors
 
 GPU = Path("/dev/nvidia0")
 

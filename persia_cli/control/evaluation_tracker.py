@@ -5,11 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from persia_cli.config.schema import DenseOptimizer, Optimizer, PlateauSchedule, Run
-from persia_cli.config.schema.metric import Aim, goodness, value_of
+from persia_cli.metric import Aim, goodness, value_of
 
 Part = Literal["dense", "embedding"]
 """The two parts of the model with a learning rate: dense weights and rows."""
+
+Decision = Part | Literal["best", "stop"]
+"""A decision by an evaluation: the learning rate of a part, the best checkpoint, or the end of training."""
 
 
 @dataclass(slots=True)
@@ -31,15 +33,6 @@ class Best:
             return True
         self.since += 1
         return False
-
-    @property
-    def standstill(self) -> str:
-        """The end of a sentence about the evaluations since the best one."""
-        delta = f" by more than {self.min_delta:g}" if self.min_delta else ""
-        times = f"{self.since} evaluation{'s' if self.since > 1 else ''}"
-        if self.value is None:
-            return f"{self.metric} was not defined in {times}"
-        return f"{self.metric} has not improved{delta} over {self.value:.6g} of step {self.step} in {times}"
 
     def _is_better(self, value: float | None) -> bool:
         if value is None or not math.isfinite(value):
@@ -90,7 +83,7 @@ class EvaluationTracker:
         `plateaus` reduce learning rates. Metrics are those of a line of the record, by key.
         """
         self.plateaus = tuple(plateaus)
-        self._stop, self._patience, self._keep = stop, patience, keep
+        self.stop, self._patience, self._keep = stop, patience, keep
         self.improved = False
         """True if the last evaluation is the best so far and its weights must be saved."""
         self.over = False
@@ -99,34 +92,23 @@ class EvaluationTracker:
     @property
     def best(self) -> Best | None:
         """The best evaluation so far: by the metric that selects checkpoints, else by the one that ends training."""
-        return self._keep or self._stop
+        return self._keep or self.stop
 
     def note(self, step: int, metrics: Mapping[str, float | None]) -> bool:
         """Add the metrics of the evaluation at a step; return True if `best` is now of this step."""
-        risen = self._stop is not None and self._stop.note(step, value_of(metrics, self._stop.metric))
-        self.over = self._stop is not None and self._stop.since >= self._patience
+        risen = self.stop is not None and self.stop.note(step, value_of(metrics, self.stop.metric))
+        self.over = self.stop is not None and self.stop.since >= self._patience
         self.improved = self._keep is not None and self._keep.note(step, value_of(metrics, self._keep.metric))
         for plateau in self.plateaus:
             plateau.note(step, metrics)
         return self.improved if self._keep else risen
 
-    def without(self, metrics: Mapping[str, float | None]) -> dict[str, list[str]]:
-        """Return the metrics that an evaluation lacks, each with the consequences as ends of sentences.
-
-        Such an evaluation is never better than another one.
-        """
-        asked = [(self._keep, "no checkpoint is selected as the best")] if self._keep else []
-        asked += [(self._stop, "train.stop_early counts it as no better")] if self._stop else []
-        asked += [
-            (plateau.best, f"the schedule of optimizer.{plateau.of} counts it as no better")
-            for plateau in self.plateaus
-        ]
-        found: dict[str, list[str]] = {}
-        for best, consequence in asked:
-            value = value_of(metrics, best.metric)
-            if value is None or not math.isfinite(value):
-                found.setdefault(best.metric, []).append(consequence)
-        return found
+    def undecided(self, metrics: Mapping[str, float | None]) -> list[tuple[str, Decision]]:
+        """Return each metric that an evaluation lacks with a decision by it; such an evaluation is never better."""
+        asked: list[tuple[Best | None, Decision]] = [(self._keep, "best"), (self.stop, "stop")]
+        asked += [(plateau.best, plateau.of) for plateau in self.plateaus]
+        values = [(best.metric, value_of(metrics, best.metric), decision) for best, decision in asked if best]
+        return [(metric, decision) for metric, value, decision in values if value is None or not math.isfinite(value)]
 
     @property
     def reductions(self) -> tuple[int, int]:
@@ -137,14 +119,14 @@ class EvaluationTracker:
     @property
     def tracked(self) -> list[Best]:
         """The best evaluations by each metric, for `restore`."""
-        return [best for best in (self._stop, self._keep) if best is not None]
+        return [best for best in (self.stop, self._keep) if best is not None]
 
     def restore(self, tracked: Sequence[tuple[str, int | None, float | None, int]]) -> None:
         """Continue another tracker from its `tracked`: metric, step, value and since of each, in its order.
 
         If both decisions use one metric they still differ, by `min_delta`. Other metrics are ignored.
         """
-        for best, order in ((self._stop, tracked), (self._keep, tracked[::-1])):
+        for best, order in ((self.stop, tracked), (self._keep, tracked[::-1])):
             for metric, step, value, since in order:
                 if best is not None and best.metric == metric:
                     best.step, best.value, best.since = step, value, since
@@ -169,32 +151,3 @@ class EvaluationTracker:
     def saves_next(self) -> bool:
         """True if the next evaluation is the first one, whose weights are saved as the best so far."""
         return self._keep is not None and self._keep.value is None
-
-    @property
-    def reason(self) -> str:
-        """Reason why training ends, as the end of a sentence."""
-        assert self._stop is not None
-        return self._stop.standstill
-
-
-def tracker_of(run: Run, aims: Mapping[str, Aim]) -> EvaluationTracker:
-    """Return the tracker of a run's evaluations; `aims` are those of all its metrics."""
-    early, metric = run.train.early_stop, run.checkpoint.best_by
-    stop = Best(early.metric, aims[early.metric], early.min_delta) if early else None
-    keep = Best(metric, aims[metric]) if metric else None
-    return EvaluationTracker(stop, early.patience if early else 1, keep, _plateaus(run, aims))
-
-
-def _plateaus(run: Run, aims: Mapping[str, Aim]) -> list[Plateau]:
-    parts: tuple[tuple[Part, Optimizer | DenseOptimizer], ...] = (
-        ("dense", run.optimizer.dense),
-        ("embedding", run.optimizer.embedding),
-    )
-    found = []
-    for part, optimizer in parts:
-        schedule = optimizer.schedule
-        if isinstance(schedule, PlateauSchedule):
-            early, metric = run.train.early_stop, run.plateau_metric
-            best = Best(metric, aims[metric], early.min_delta if early else 0.0)
-            found.append(Plateau(part, best, schedule.factor, schedule.floor))
-    return found

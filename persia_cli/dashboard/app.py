@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from persia_cli.config.schema.metric import AIMS
 from persia_cli.dashboard.curves import new_curves
 from persia_cli.dashboard.details import comparison, run_details
 from persia_cli.dashboard.folder import Folder
@@ -18,6 +17,7 @@ from persia_cli.dashboard.logs import search
 from persia_cli.dashboard.rows import RunRow, read_row
 from persia_cli.dashboard.sweep import sweep_details, sweep_row
 from persia_cli.errors import UserError
+from persia_cli.metric import AIMS
 from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.serving.http.settings import MAX_CONNECTIONS
 from persia_cli.serving.http.token_file import TokenFile

@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 from persia_cli.config.record import SWEEP
-from persia_cli.config.schema.metric import aim_of, goodness
 from persia_cli.dashboard.folder import Folder
 from persia_cli.disk import is_held, open_regular
 from persia_cli.errors import UserError
+from persia_cli.metric import aim_of, goodness
 from persia_cli.sweeps.comparison import mean_of
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, counted, read_results
 from persia_cli.sweeps.points import name_setting, settings_of, short_name

@@ -5,10 +5,10 @@ import os
 import resource
 
 from persia_cli.bench.machine import available_bytes, this_machine
+from persia_cli.cgroups import memory_bytes, processor_limit
 from persia_cli.config.replicas import GPU
 from persia_cli.doctor.finding import Finding, gib
 from persia_cli.engines.affinity import SYSTEM, processors_here
-from persia_cli.engines.cgroups import memory_bytes, processor_limit
 from persia_cli.errors import PersiaError
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE
 from persia_cli.store.memory.memory_file import MemoryFile, new_file

@@ -9,8 +9,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.cgroups import processors
 from persia_cli.doctor.finding import Finding, gib
-from persia_cli.engines.cgroups import processors
 
 MAX_THREADS, COPIES = 8, 16
 PART, FILE = 32 * 2**20, 64 * 2**20

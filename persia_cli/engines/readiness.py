@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from persia_cli.cgroups import memory_bytes
 from persia_cli.config.schema import AsyncMode, CustomModel, Run
 from persia_cli.engines.affinity import processors_here
-from persia_cli.engines.cgroups import memory_bytes
 from persia_cli.engines.key_files import require_given_keys
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import ConfigError

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.config.schema.metric import HEADLINES, aim_of, goodness, keys_of
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.decode import Ids, take_ids
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.evaluation.loaded_model import LoadedModel
+from persia_cli.metric import HEADLINES, aim_of, goodness, keys_of
 from persia_cli.observe.quality import quality
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import dense_count, sparse_features

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.predictions import predictions
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import PersiaError
 from persia_cli.export.saved_network import SavedNetwork
+from persia_cli.metric import Link
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.serving.description import Form

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from persia_cli.config.schema.metric import FIGURES, keys_of
 from persia_cli.loggers.logger import Facts, Logger
+from persia_cli.metric import FIGURES, keys_of
 from persia_cli.observe.journal_keys import METRIC_KEYS
 
 HOST = "127.0.0.1"

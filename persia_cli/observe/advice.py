@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.metric import aim_of, goodness, headlines
 from persia_cli.config.schema.perceptrons import Perceptrons
+from persia_cli.metric import aim_of, goodness, headlines
 from persia_cli.observe.outcome import quality_in
 
 CLEAR = 0.003

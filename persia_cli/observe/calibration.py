@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import Bce, Loss
-from persia_cli.config.schema.metric import FIGURES, keys_of
 from persia_cli.data.read.predictions import predictions
+from persia_cli.metric import FIGURES, keys_of
 from persia_cli.observe.quality import QUALITY
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.reports import Calibration

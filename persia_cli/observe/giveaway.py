@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.config.schema.metric import keys_of
 from persia_cli.data.inspect.alone import LEAST_ROWS, auc_alone, is_leak
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import PersiaError
+from persia_cli.metric import keys_of
 
 TOO_GOOD = 0.9999
 """AUC from which on a feature probably holds the label."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from persia_cli.config import record
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import Link, Run
-from persia_cli.config.schema.metric import HEADLINES, is_of_retrieval
+from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
+from persia_cli.metric import HEADLINES, Link, is_of_retrieval
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import as_used, calibration_at, correction, judged_by, speed_of
 from persia_cli.observe.recoveries import recoveries_in

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from persia_cli.config.schema.metric import AIMS, aim_of, goodness, is_of_retrieval
+from persia_cli.metric import AIMS, aim_of, goodness, is_of_retrieval
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 
 MIN_STEPS = 50

@@ -8,8 +8,8 @@ from typing import Any
 
 from persia_cli.config.explain import leaves
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.metric import FIGURES
 from persia_cli.errors import PersiaError
+from persia_cli.metric import FIGURES
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.observe.remote_records import records_at

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import SyncMode
-from persia_cli.config.schema.metric import FIGURES
+from persia_cli.metric import FIGURES
 from persia_cli.observe import staleness
 from persia_cli.observe.drawing import COLOURS, INK, dress, plain, thousands
 from persia_cli.observe.history import RunHistory

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from persia_cli.config.schema import Link
-from persia_cli.config.schema.metric import FIGURES, keys_of
+from persia_cli.metric import FIGURES, Link, keys_of
 from persia_cli.observe.scores import ScoreHistogram
 
 QUALITY = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.disk import read_regular
+from persia_cli.metric import is_of_retrieval
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
 from persia_cli.observe.exchange import bytes_per_sample, lookups
 from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_metrics

@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from persia_cli.config.schema import Link
 from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import PersiaError, WireError
+from persia_cli.metric import Link
 from persia_cli.wire.job_messages import ScoreCounts
 
 Array = np.ndarray[Any, Any]

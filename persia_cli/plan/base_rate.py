@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from persia_cli.config.schema import Esmm, Run
-from persia_cli.config.schema.loss import Link
 from persia_cli.errors import DataError
+from persia_cli.metric import Link
 from persia_cli.model.requirements import require_fit
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape

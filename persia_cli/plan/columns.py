@@ -1,7 +1,6 @@
 """The columns of a run's samples, whether they are read from files or generated."""
 
 from persia_cli.config.schema import Bpr, InBatchSoftmax, Model, ParquetDataset, Run, SasRec, SparseFeature, TwoTower
-from persia_cli.config.schema.metric import Aim, metrics_of
 from persia_cli.errors import ConfigError
 
 
@@ -57,11 +56,6 @@ def items_of(model: Model) -> tuple[str, ...]:
         case SasRec():
             return tuple(model.attend)
     return ()
-
-
-def metric_aims(run: Run) -> dict[str, Aim]:
-    """Return every metric of a run's evaluations, and which of its values are better."""
-    return metrics_of(run.links, has_query_ids(run), run.eval.retrieval or ())
 
 
 def label_names(run: Run) -> tuple[str, ...]:

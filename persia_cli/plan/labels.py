@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
-from persia_cli.config.schema.metric import AUC, is_of_retrieval, keys_of
 from persia_cli.errors import DataError
+from persia_cli.metric import AUC, is_of_retrieval, keys_of
 
 if TYPE_CHECKING:
     from persia_cli.data.read.facts import DatasetFacts

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from persia_cli.config.schema.loss import Link
 from persia_cli.errors import CheckpointError, UserError, one_line
+from persia_cli.metric import Link
 from persia_cli.storage.checked_json import ChangedError, checked, read_checked
 
 FORMAT_VERSION = 2

@@ -10,13 +10,13 @@ from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
 from persia_cli.config.record import CONFIG, read_run
 from persia_cli.config.schema import Dataset, HybridMode, Run
-from persia_cli.config.schema.metric import AIMS, aim_of, goodness, headlines
 from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import ConfigError, UserError, count
+from persia_cli.metric import AIMS, aim_of, goodness, headlines
 from persia_cli.observe.outcome import JobMetrics, metrics_in
-from persia_cli.plan.columns import metric_aims
+from persia_cli.plan.evaluations import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.plan.length import evaluation_interval
 from persia_cli.sweeps.comparison import Row, compare

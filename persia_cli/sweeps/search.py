@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from persia_cli.config.schema.metric import aim_of
 from persia_cli.errors import UserError
+from persia_cli.metric import aim_of
 from persia_cli.observe.history import read_history
 from persia_cli.observe.journal import METRICS, Tail
 from persia_cli.observe.outcome import metrics_in, quality_in

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec.structs import astuple
 
-from persia_cli.config.schema.mode import MAX_STALENESS
 from persia_cli.wire.message import Count, FieldSet, TableTotals
 
-Staleness = Annotated[int, msgspec.Meta(ge=0, le=MAX_STALENESS)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FolderName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")]
@@ -70,7 +68,7 @@ class IntervalMetrics(FieldSet, frozen=True):
     """The step after the interval's last."""
     samples: int
     steps: int
-    staleness: dict[Staleness, Positive]
+    staleness: dict[Count, Positive]
     """Steps of training by the staleness of their rows, as measured from the servers' watermarks."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0)]
     """Duration by the rank's own clock, from the end of the previous interval or the begin of the phase."""

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from persia_cli.config.schema.metric import AIMS
 from persia_cli.engines.job import JobResult
+from persia_cli.metric import AIMS
 from persia_cli.observe.journal_keys import EVENT_KINDS, METRIC_KEYS
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.checkpoints.retention import BestNote

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.engines.job import result_of
 from persia_cli.errors import UserError
 from persia_cli.main import app
+from persia_cli.metric import is_of_retrieval
 from tests.conftest import poll_for
 from tests.support.jobs import train
 from tests.support.launched import Launched

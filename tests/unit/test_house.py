@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ROOT / "persia_cli"
 
 FLOORS = (
-    ("version", "errors"),
+    ("version", "errors", "metric", "cgroups"),
     ("shipped", "disk"),
     ("storage",),
     ("config.schema",),
@@ -49,6 +49,14 @@ FLOORS = (
     ("__main__",),
 )
 """Layers from the bottom up; a module imports from its package and lower layers. The longer of two names counts."""
+
+NEVER = (
+    ("control", "config"),
+    ("wire", "config"),
+    ("config", "engines"),
+    ("config", "roles"),
+)
+"""Packages, and what no module of them imports, at whatever layer it is."""
 
 ONLY_IN = {
     "typer": ("commands", "main"),
@@ -202,6 +210,17 @@ def test_a_module_imports_only_from_its_own_or_lower_layers():
         floor, room = room_of(found.module.removeprefix("persia_cli."))
         if not (room == own_room or floor < own_floor):
             wrong.append(where(module, found))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("package", "other"), NEVER)
+def test_a_package_never_knows_another(package, other):
+    wrong = [
+        where(module, found)
+        for module, found in IMPORTS
+        if is_within(module, (package,)) and not is_within(module, (other,))
+        if is_within(found.module.removeprefix("persia_cli."), (other,))
+    ]
     assert wrong == []
 
 

@@ -18,7 +18,6 @@ from persia_cli.config.schema.loss import (
     Focal,
     Huber,
     InBatchSoftmax,
-    Link,
     Loss,
     Mse,
     Pairwise,

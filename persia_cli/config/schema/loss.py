@@ -7,12 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from persia_cli.config.schema.base import NUMBER, Decay, Node, NonNegative, NotTiny, Positive
-
-Link = Literal["logistic", "identity", "exp"]
-"""The function that makes a prediction of the network's output: a probability, the number itself, or a number above 0.
-
-It also decides which labels there are: from 0 to 1, any finite ones, or those that are not negative.
-"""
+from persia_cli.metric import Link
 
 
 class _Loss(Node):

@@ -24,11 +24,11 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
-from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
-from persia_cli.config.schema.metric import AUC, headlines, is_of_retrieval, metrics_of
+from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOfLabel, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
+from persia_cli.metric import AUC, Link, headlines, is_of_retrieval, metrics_of
 
 LONGEST_NAME = 100
 Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.loss import Link
 from persia_cli.data.read.bad_values import bad_rows_allowed, leaving_out
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.columns import QUERY, label_columns, uses
@@ -25,6 +24,7 @@ from persia_cli.data.read.decode import (
     take_ids,
 )
 from persia_cli.data.read.slices import RowPiece
+from persia_cli.metric import Link
 
 NOT_BAD = -1
 _ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
-from persia_cli.config.schema.loss import Link
 from persia_cli.data.read.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.read.bad_values import BadValueError
 from persia_cli.data.read.dense_transforms import bucket_ids, numbers_of, transform
@@ -20,6 +19,7 @@ from persia_cli.data.read.reserved_ids import NULL_ID, PADDING_ID
 from persia_cli.data.read.times import NotATimeError, from_format, part_of
 from persia_cli.data.read.times import remedy as correct_times
 from persia_cli.data.read.values import INTEGER, NotAnIdError, float_values, id_values
+from persia_cli.metric import Link
 
 Rows = NDArray[np.int64] | None
 """Numbers of the rows to take, or None for all."""

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.bad_values import bad_rows_allowed, leaving_out
 from persia_cli.data.read.decode import decode_labels, decode_weights
@@ -16,6 +15,7 @@ from persia_cli.data.read.masked_labels import fill_chain
 from persia_cli.data.read.row_groups import RowGroupReader
 from persia_cli.data.read.scan import ParquetScan
 from persia_cli.data.read.slices import RowPiece
+from persia_cli.metric import Link
 
 
 @dataclass(frozen=True, slots=True)

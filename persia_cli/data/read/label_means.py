@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
-from persia_cli.config.schema.loss import Link
 from persia_cli.data.read.masked_labels import fill_chain, without_unknown
 from persia_cli.data.read.source import open_source
+from persia_cli.metric import Link
 
 _ROWS = 1 << 17
 """Rows that are read at a time."""

@@ -9,13 +9,13 @@ from threading import Event
 import numpy as np
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.batch import Batch, join
 from persia_cli.data.read.block import DecodedBlock, Room, block_columns, decode_block
 from persia_cli.data.read.order import Block, SampleOrder, block_size
 from persia_cli.data.read.scan import ParquetScan
 from persia_cli.data.read.slices import RowPiece, SliceReader
+from persia_cli.metric import Link
 
 
 class ParquetSource:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import Link
+from persia_cli.metric import Link
 
 Floats = NDArray[np.float64]
 

@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from persia_cli.config.schema import Link, ParquetDataset
+from persia_cli.config.schema import ParquetDataset
 from persia_cli.data.read.arrow_types import class_of, plain_type
 from persia_cli.data.read.predictions import predictions
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.read.scan import ParquetScan, scan
 from persia_cli.disk import disk_error, is_held, rename, writing
 from persia_cli.errors import DataError, UserError, one_line
+from persia_cli.metric import Link
 
 
 class KeptColumns:

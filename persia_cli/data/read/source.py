@@ -6,13 +6,13 @@ from typing import Protocol
 import numpy as np
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
-from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.data.read.parquet import ParquetSource
 from persia_cli.data.read.scan import is_absent, scan
 from persia_cli.kernels.toolchain.memory import Empty
+from persia_cli.metric import Link
 
 PROBABILITIES: Mapping[str, Link] = {}
 """All labels are predicted by probabilities."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from persia_cli.cgroups import memory_bytes
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.affinity import processors_here
-from persia_cli.engines.cgroups import memory_bytes
 from persia_cli.engines.hosts.ssh import run_on
 from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.pinning import MachineProcessors

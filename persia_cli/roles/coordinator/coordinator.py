@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, UserError
@@ -21,7 +20,8 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.moment import MOMENT
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
-from persia_cli.plan.columns import label_names, metric_aims
+from persia_cli.plan.columns import label_names
+from persia_cli.plan.evaluations import tracker_of
 from persia_cli.plan.job import COORDINATOR, Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing, restore_tracker
 from persia_cli.roles.coordinator.context import JobContext
@@ -119,7 +119,7 @@ class Coordinator:
             scored_part=job.scored_part,
             calibrates=job.task == "train" and run.train.calibrate == "auto",
         )
-        tracker = tracker_of(run, metric_aims(run))
+        tracker = tracker_of(run)
         if resumed:
             restore_tracker(tracker, resumed.progress)
         self._checkpointing = Checkpointing(run, job, tracker)

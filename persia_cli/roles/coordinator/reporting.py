@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from persia_cli.control.evaluation_tracker import Best, Decision
 from persia_cli.control.phases import Phase
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.wire.job_messages import Report
@@ -12,6 +13,14 @@ from persia_cli.wire.server import Peer
 
 EVERY_S = 2.0
 """Seconds between two reports of progress."""
+
+UNDECIDED: dict[Decision, str] = {
+    "best": "no checkpoint is selected as the best",
+    "stop": "train.stop_early counts it as no better",
+    "dense": "the schedule of optimizer.dense counts it as no better",
+    "embedding": "the schedule of optimizer.embedding counts it as no better",
+}
+"""The consequences of an evaluation without the metric that decides, as ends of sentences."""
 
 
 class Reporting:
@@ -67,16 +76,19 @@ class Reporting:
         if line["step"] < self._job.steps and not self._tracker.over:
             for plateau in self._tracker.plateaus:
                 if plateau.reduced:
-                    what = "optimizer.dense" if plateau.of == "dense" else "optimizer.embedding"
-                    text = f"{what}: the learning rate falls at step {line['step']}: {plateau.best.standstill}"
+                    text = f"optimizer.{plateau.of}: the learning rate falls at step {line['step']}: "
+                    text += standstill(plateau.best)
                     self._events.write(event="note", text=text)
-        if self._tracker.over and line["step"] < self._job.steps:
-            text = f"training ends early, at step {line['step']}: {self._tracker.reason}"
+        if self._tracker.stop and self._tracker.over and line["step"] < self._job.steps:
+            text = f"training ends early, at step {line['step']}: {standstill(self._tracker.stop)}"
             self._events.write(event="stopped_early", step=line["step"], text=text)
 
     def _warn_of_undefined(self, line: dict[str, Any]) -> None:
         """Warn, once for each metric, that an evaluation without it decides nothing."""
-        for metric, consequences in self._tracker.without(line).items():
+        undecided: dict[str, list[str]] = {}
+        for metric, decision in self._tracker.undecided(line):
+            undecided.setdefault(metric, []).append(UNDECIDED[decision])
+        for metric, consequences in undecided.items():
             if metric not in self._undefined:
                 self._undefined.add(metric)
                 text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric, line)}, so "
@@ -94,6 +106,15 @@ class Reporting:
                 self._undefined.add(metric)
                 text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric, line)}; look at "
                 self._events.write(event="warning", text=text + "dataset.labels and dataset.split")
+
+
+def standstill(best: Best) -> str:
+    """Return the end of a sentence about the evaluations since the best one."""
+    times = f"{best.since} evaluation{'s' if best.since > 1 else ''}"
+    if best.value is None:
+        return f"{best.metric} was not defined in {times}"
+    delta = f" by more than {best.min_delta:g}" if best.min_delta else ""
+    return f"{best.metric} has not improved{delta} over {best.value:.6g} of step {best.step} in {times}"
 
 
 def why_undefined(metric: str, line: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from persia_cli.config.schema import Link
+from persia_cli.metric import Link
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import EXACT, IN_TRAINING, ScoreHistogram
 from persia_cli.roles.session import IntervalReport

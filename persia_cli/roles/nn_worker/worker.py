@@ -12,12 +12,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import AsyncMode, Link, Run, SyncMode
+from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import WireError
 from persia_cli.kernels.toolchain.needed import SCORING, pooling_kernels
 from persia_cli.kernels.toolchain.warm import warm
+from persia_cli.metric import Link
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.nn_worker.dense_saving import DENSE, DenseSaving

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from persia_cli.control.evaluation_tracker import Best, EvaluationTracker, Plateau, tracker_of
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker, Plateau
 from persia_cli.control.phases import Phase, schedule
-from persia_cli.plan.columns import metric_aims
+from persia_cli.plan.evaluations import tracker_of
 from tests.support.runs import make_run
 
 FIGURES = st.floats(0.0, 2.0) | st.none()
@@ -43,16 +43,12 @@ def test_an_undefined_metric_is_never_the_best(value):
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
-def test_missing_metrics_are_named_with_their_undecided_settings(value):
+def test_missing_metrics_are_named_with_their_undecided_decisions(value):
     plateau = Plateau("dense", Best("loss", "low"), 0.1, 0.0)
     tracker = EvaluationTracker(Best("auc", "high"), 2, Best("auc", "high"), [plateau])
-    assert tracker.without({"auc": 0.5, "loss": 0.4}) == {}
-    lacking = tracker.without({"auc": value, "loss": value})
-    assert lacking == {
-        "auc": ["no checkpoint is selected as the best", "train.stop_early counts it as no better"],
-        "loss": ["the schedule of optimizer.dense counts it as no better"],
-    }
-    assert EvaluationTracker().without({"auc": None}) == {}
+    assert tracker.undecided({"auc": 0.5, "loss": 0.4}) == []
+    assert tracker.undecided({"auc": value, "loss": value}) == [("auc", "best"), ("auc", "stop"), ("loss", "dense")]
+    assert EvaluationTracker().undecided({"auc": None}) == []
 
 
 @given(st.lists(FIGURES, max_size=20), st.integers(1, 4))
@@ -65,20 +61,11 @@ def test_training_ends_once_so_many_evaluations_in_a_row_were_no_better(figures,
         assert tracker.over == (in_a_row >= patience)
 
 
-def test_the_reason_names_what_was_asked_for():
-    tracker = EvaluationTracker(Best("auc", "high", 0.001), 1)
-    tracker.note(5, {"auc": None})
-    assert tracker.reason == "auc was not defined in 1 evaluation"
-    tracker.note(10, {"auc": 0.75})
-    tracker.note(15, {"auc": 0.7505})
-    assert tracker.reason == "auc has not improved by more than 0.001 over 0.75 of step 10 in 1 evaluation"
-
-
 def test_a_run_that_stops_early_retains_the_best_weights():
     stop = {"metric": "auc", "patience": 2, "min_delta": 0.1}
     best = {"best_by": "auc"}
     run = make_run(eval={"every_steps": 5}, train={"batch_size": 32, "stop_early": stop}, checkpoint=best)
-    tracker = tracker_of(run, metric_aims(run))
+    tracker = tracker_of(run)
     told = []
     for step, auc in ((5, 0.6), (10, 0.65), (15, 0.64)):
         tracker.note(step, {"auc": auc})
@@ -86,7 +73,7 @@ def test_a_run_that_stops_early_retains_the_best_weights():
     # The metric of the early stop has to rise by more than 0.1; the retained model is the very best.
     assert told == [(True, False), (True, False), (False, True)]
     assert tracker.best_at(10) is tracker.best
-    again = tracker_of(run, metric_aims(run))
+    again = tracker_of(run)
     again.restore([(each.metric, each.step, each.value, each.since) for each in tracker.tracked])
     assert again.tracked == tracker.tracked
 
@@ -96,7 +83,7 @@ def test_a_learning_rate_falls_until_it_is_at_its_floor(floor, falls):
     plateau = {"kind": "reduce_on_plateau", "floor": floor}
     dense = {"kind": "sgd", "lr": 1e-3, "schedule": plateau}
     run = make_run(eval={"every_steps": 5}, optimizer={"embedding": {"kind": "sgd", "lr": 0.1}, "dense": dense})
-    tracker = tracker_of(run, metric_aims(run))
+    tracker = tracker_of(run)
     told = []
     for number in range(6):
         tracker.note(5 * number, {"auc": 0.5})
@@ -111,7 +98,7 @@ def test_auc_of_several_labels_is_their_mean():
         checkpoint={"best_by": "auc"},
         train={"batch_size": 32, "stop_early": {"metric": "auc", "patience": 2}},
     )
-    tracker = tracker_of(run, metric_aims(run))
+    tracker = tracker_of(run)
     for step, (click, buy) in enumerate([(0.8, 0.6), (0.7, 0.8), (0.85, 0.6), (0.99, None)]):
         tracker.note(step, {"auc_click": click, "auc_buy": buy})
     assert (tracker.best.step, tracker.best.value) == (1, pytest.approx(0.75))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from persia_cli.engines.cgroups import memory_bytes
+from persia_cli.cgroups import memory_bytes
 from persia_cli.engines.readiness import require_network, require_ready
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job

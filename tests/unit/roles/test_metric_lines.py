@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
-from persia_cli.config.schema import Link
 from persia_cli.control.position import TRAIN
+from persia_cli.metric import Link
 from persia_cli.roles.nn_worker.interval import Interval
 from persia_cli.roles.nn_worker.pipeline import ReadyBatch
 from persia_cli.roles.nn_worker.worker import MetricLines

@@ -1,7 +1,8 @@
 """Clocks of replicas are compared by requests and answers, and progress is reported every few seconds."""
 
+from persia_cli.control.evaluation_tracker import Best
 from persia_cli.roles import recording
-from persia_cli.roles.coordinator.reporting import EVERY_S, Pace
+from persia_cli.roles.coordinator.reporting import EVERY_S, Pace, standstill
 from persia_cli.roles.recording import ClockComparison
 
 
@@ -28,3 +29,12 @@ def test_progress_is_reported_at_intervals() -> None:
 
 def test_before_the_first_row_the_remaining_time_is_unknown() -> None:
     assert Pace(1000, now=0.0).line(0, 5.0) == {"rows": 0, "of": 1000, "rows_per_s": 0.0, "eta_s": None}
+
+
+def test_the_reason_for_an_early_end_names_what_was_asked_for() -> None:
+    best = Best("auc", "high", 0.001)
+    best.note(5, None)
+    assert standstill(best) == "auc was not defined in 1 evaluation"
+    best.note(10, 0.75)
+    best.note(15, 0.7505)
+    assert standstill(best) == "auc has not improved by more than 0.001 over 0.75 of step 10 in 1 evaluation"

@@ -5,7 +5,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
-from persia_cli.config.schema.loss import Link
+Link = Literal["logistic", "identity", "exp"]
+"""The function that makes a prediction of the network's output: a probability, the number itself, or a number above 0.
+
+It also decides which labels there are: from 0 to 1, any finite ones, or those that are not negative.
+"""
 
 Aim = Literal["high", "low", "one"]
 """The better values of a metric: high ones, low ones, or those close to 1."""

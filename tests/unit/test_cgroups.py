@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.cgroups import memory_bytes, processor_limit
+from persia_cli.cgroups import memory_bytes, processor_limit
 
 OWN = "4:memory:/docker/a\n2:cpu,cpuacct:/docker/a\n1:pids:/x\n0::/slice/job\n"
 
