@@ -14,7 +14,7 @@ from persia_cli.errors import UserError
 from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.training.device import device_of
 from persia_cli.training.distributed import World
-from persia_cli.training.graphed_training import require_graphs
+from persia_cli.training.graphs.training import require_graphs
 
 
 def refusal(run: Run) -> str | None:

@@ -17,9 +17,9 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.rehearsal.refusal import answer
 from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.training.graph_blocks import step_bytes
-from persia_cli.training.graphed_step import SLOTS
-from persia_cli.training.graphed_training import reason_against
+from persia_cli.training.graphs.blocks import step_bytes
+from persia_cli.training.graphs.step import SLOTS
+from persia_cli.training.graphs.training import reason_against
 from persia_cli.training.inputs import group_shapes
 from persia_cli.training.loss import Objective
 

@@ -19,7 +19,6 @@ from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.training import graphed_training
 from persia_cli.training.compiling import compile_network
 from persia_cli.training.dense_state import (
     TensorFile,
@@ -30,8 +29,9 @@ from persia_cli.training.dense_state import (
 from persia_cli.training.device import prepare_torch
 from persia_cli.training.distributed import World, refuse_local_statistics
 from persia_cli.training.first_weights import take_weights
-from persia_cli.training.graphed_step import DeviceQueue
-from persia_cli.training.graphed_training import Done, Encoded, GraphedTraining, Send
+from persia_cli.training.graphs import training as graphs
+from persia_cli.training.graphs.device_queue import DeviceQueue
+from persia_cli.training.graphs.training import Done, Encoded, GraphedTraining, Send
 from persia_cli.training.inputs import Samples, group_shapes
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import LearningRate, dense_optimizer, penalties
@@ -89,7 +89,7 @@ class DenseTrainer:
         size = run.train.batch // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
         if queue is None and trains:
-            queue = graphed_training.queue_for(run, world, objective, self._trace.is_wanted)
+            queue = graphs.queue_for(run, world, objective, self._trace.is_wanted)
         clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
         settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
         shapes = group_shapes(layout)
@@ -132,7 +132,7 @@ class DenseTrainer:
             self._rate.set(step, self.reductions)
             self._step.update()
         if self._graphs is not None and before is not None:
-            self._graphs.prove(step, samples, groups, before, result)
+            self._graphs.verify_against_eager(step, samples, groups, before, result)
         done(result)
 
     def _encoded(self, step: int, gradients: list[NDArray[np.float32]]) -> Encoded:

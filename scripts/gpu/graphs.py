@@ -8,7 +8,8 @@ import torch
 from persia_cli.config.schema import Model
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.training.distributed import World
-from persia_cli.training.graphed_step import DeviceQueue, GraphedStep
+from persia_cli.training.graphs.device_queue import CudaQueue, DeviceQueue
+from persia_cli.training.graphs.step import GraphedStep
 from persia_cli.training.inputs import GroupShape
 from persia_cli.training.precision import Precision
 from persia_cli.wire.messages import GroupRows
@@ -25,7 +26,6 @@ def queue_of(device: torch.device) -> DeviceQueue:
     """Return the queue of a GPU; on the CPU one that runs each step at once."""
     if device.type == "cpu":
         return HostQueue()
-    from persia_cli.training.cuda_queue import CudaQueue
 
     return CudaQueue(device)
 
@@ -49,11 +49,11 @@ class GraphedTrainer(Trainer):
             before = self._graph.state()
             plain = self.step.train(number, samples, groups)
             self.step.update()
-            self.difference = self._graph.differs(number, samples, groups, before, plain)
+            self.difference = self._graph.difference_from_eager(number, samples, groups, before, plain)
             logits, gradient = plain.logits, plain.gradients[0]
         else:
-            flight = self._graph.submit(number, samples, groups, RATE, lambda: None)
-            scored, encoded = self._graph.finish(flight)
+            pending = self._graph.submit(number, samples, groups, RATE, lambda: None)
+            scored, encoded = self._graph.finish(pending)
             logits, gradient = scored.logits, decode_rows(encoded[0], self._groups[0].dim, "float32")
         greatest = float(np.abs(gradient).max(initial=1e-30))
         self.rows[ids] -= np.float32(MOVED / greatest) * gradient

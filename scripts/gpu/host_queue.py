@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.toolchain.cuda_calls import Copies
 from persia_cli.training.device import CPU, drawing_from
-from persia_cli.training.device_lanes import Moments
+from persia_cli.training.graphs.device_queue import Copies, Moments
 
 
 class HostSlot:

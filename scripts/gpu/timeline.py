@@ -8,8 +8,8 @@ import torch
 from persia_cli.config.schema import Run
 from persia_cli.observe.trace import Span, Trace
 from persia_cli.training.dense_trainer import DenseTrainer
-from persia_cli.training.device_lanes import LANES
 from persia_cli.training.distributed import World
+from persia_cli.training.graphs.device_queue import LANES
 from scripts.gpu.host_queue import HostQueue
 from scripts.gpu.report import Finding, Findings, Left, failed, left_out
 from scripts.gpu.speed import ready_batches

@@ -90,7 +90,7 @@ ONLY_IN = {
     "wandb": ("loggers.wandb",),
     "trackio": ("loggers.trackio",),
     "textual": ("commands.top_screen",),
-    "numba": ("kernels",),
+    "numba": ("kernels", "training.graphs.device_queue"),
     "llvmlite": ("kernels",),
 }  # fmt: skip
 """Libraries that only one part of the program may import."""

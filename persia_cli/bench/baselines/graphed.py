@@ -13,12 +13,12 @@ from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Run
 from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
-from persia_cli.kernels.toolchain.cuda_calls import copies_of
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
-from persia_cli.training.blocks import BlockLayout, Field
-from persia_cli.training.dense_update import NUMBERS, GraphUpdate
-from persia_cli.training.graphed_step import SLOTS, Berth, DeviceQueue, Program
+from persia_cli.training.graphs.blocks import BlockLayout, Field
+from persia_cli.training.graphs.device_queue import CudaQueue, DeviceQueue, copies_of
+from persia_cli.training.graphs.step import SLOTS, CapturedGraph, SlotViews
+from persia_cli.training.graphs.update import NUMBERS, GraphUpdate
 from persia_cli.training.loss import with_auxiliary
 from persia_cli.training.precision import autocast
 
@@ -30,28 +30,26 @@ class GraphedDense(DenseBaseline):
         """Build the network; `device` is by default the queue of its GPU."""
         super().__init__(run)
         if device is None:
-            from persia_cli.training.cuda_queue import CudaQueue
-
             device = CudaQueue(self.device)
         self._queue: DeviceQueue = device
         self._update = GraphUpdate(self._dense)
-        self._program: Program | None = None
-        self._flying: deque[Berth] = deque()
+        self._captured: CapturedGraph | None = None
+        self._flying: deque[SlotViews] = deque()
 
     def train(self, portion: Portion) -> float:
         """Enqueue a batch, and return the loss of an earlier one; the first runs without a graph."""
-        if self._program is None:
+        if self._captured is None:
             loss = super().train(portion)
-            self._program = self._built(portion)
+            self._captured = self._built(portion)
             return loss
         loss = self._landed() if len(self._flying) == SLOTS else 0.0
-        berth, program = self._program.free.get(), self._program
+        views, captured = self._captured.free.get(), self._captured
         numbers = np.array(self._update.numbers(self._rate.at(self._step)), np.float32)
         arrays = self._arrays(portion) | {"numbers": numbers}
-        pairs = [(berth.given[name], np.ascontiguousarray(array)) for name, array in arrays.items()]
-        sizes = program.inputs.nbytes, program.outputs.nbytes
-        self._queue.submit(berth.slot, program.graph, copies_of(pairs), *sizes, lambda: 0)
-        self._flying.append(berth)
+        pairs = [(views.given[name], np.ascontiguousarray(array)) for name, array in arrays.items()]
+        sizes = captured.inputs.nbytes, captured.outputs.nbytes
+        self._queue.submit(views.slot, captured.graph, copies_of(pairs), *sizes, lambda: 0)
+        self._flying.append(views)
         self._step += 1
         return loss
 
@@ -63,11 +61,11 @@ class GraphedDense(DenseBaseline):
         return loss
 
     def _landed(self) -> float:
-        assert self._program is not None
-        berth = self._flying.popleft()
-        self._queue.fetch(berth.slot, copies_of([]))
-        loss = float(berth.result["loss"])
-        self._program.free.put(berth)
+        assert self._captured is not None
+        views = self._flying.popleft()
+        self._queue.fetch(views.slot, copies_of([]))
+        loss = float(views.result["loss"])
+        self._captured.free.put(views)
         return loss
 
     def _arrays(self, portion: Portion) -> dict[str, NDArray[Any]]:
@@ -77,21 +75,21 @@ class GraphedDense(DenseBaseline):
         arrays = {"factors": np.array(factors, np.float32), "dense": portion.dense, "labels": labels}
         return arrays if weights is None else arrays | {"weights": weights}
 
-    def _built(self, portion: Portion) -> Program:
+    def _built(self, portion: Portion) -> CapturedGraph:
         arrays = self._arrays(portion) | {"numbers": np.zeros(NUMBERS, np.float32)}
         fields = [Field(name, array.dtype, array.shape) for name, array in arrays.items()]
         outputs = BlockLayout([Field("loss", np.dtype(np.float32), ())])
-        program = Program(self._queue, BlockLayout(fields), outputs)
+        captured = CapturedGraph(self._queue, BlockLayout(fields), outputs)
         state = [*self._module.parameters(), *self._module.buffers(), *self._update.state, *self._rows_state()]
         kept = [each.detach().clone() for each in state]
-        program.graph = self._queue.capture(lambda: self._body(program), lambda: self._body(program))
+        captured.graph = self._queue.capture(lambda: self._body(captured), lambda: self._body(captured))
         with torch.no_grad():
             for each, old in zip(state, kept, strict=True):
                 each.copy_(old)
-        return program
+        return captured
 
-    def _body(self, program: Program) -> None:
-        given = program.given
+    def _body(self, captured: CapturedGraph) -> None:
+        given = captured.given
         for weight in self._module.parameters():
             weight.grad = None
         vectors = self._vectors(given)
@@ -104,7 +102,7 @@ class GraphedDense(DenseBaseline):
         )
         loss = torch.dot(weighted.sum(0), given["factors"])
         loss.backward()  # type: ignore[no-untyped-call]
-        program.result["loss"].copy_(loss.detach())
+        captured.result["loss"].copy_(loss.detach())
         self._update.run(given["numbers"])
         self._move_rows(given, vectors)
 

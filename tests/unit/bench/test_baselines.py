@@ -18,7 +18,7 @@ from persia_cli.config.schema import DenseOptimizer, Optimizer, Run
 from persia_cli.data.read.batch import assemble
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import RoleError, UserError
-from persia_cli.training.graphed_step import SLOTS
+from persia_cli.training.graphs.step import SLOTS
 from scripts.gpu.host_queue import HostQueue
 from tests.support.small import WORDS
 

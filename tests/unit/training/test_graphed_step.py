@@ -14,8 +14,8 @@ from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.model.uncertainty import learn_uncertainty
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.training.distributed import World
-from persia_cli.training.graph_blocks import step_bytes
-from persia_cli.training.graphed_step import SLOTS, GraphedStep
+from persia_cli.training.graphs.blocks import step_bytes
+from persia_cli.training.graphs.step import SLOTS, GraphedStep
 from persia_cli.training.inputs import GroupShape, Samples
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import dense_optimizer
@@ -60,10 +60,10 @@ class Pair:
             before = self.graphed.state()
             ours.train(0, batch, rows)
             ours.update()
-            assert self.graphed.differs(0, batch, rows, before, expected) == ""
+            assert self.graphed.difference_from_eager(0, batch, rows, before, expected) == ""
         else:
-            flight = self.graphed.submit(self.number, batch, rows, RATE, lambda: None)
-            scored, gradients = self.graphed.finish(flight)
+            pending = self.graphed.submit(self.number, batch, rows, RATE, lambda: None)
+            scored, gradients = self.graphed.finish(pending)
             np.testing.assert_allclose(scored.logits, expected.logits, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(scored.loss_sum, expected.loss_sum, rtol=1e-5)
             for shape, encoded, gradient in zip(self.groups, gradients, expected.gradients, strict=True):
@@ -195,7 +195,7 @@ def test_weights_with_different_numbers_of_steps_train_without_a_graph() -> None
     before = pair.graphed.state()
     plain = step.train(0, batch, rows)
     step.update()
-    assert "number of steps" in pair.graphed.differs(0, batch, rows, before, plain)
+    assert "number of steps" in pair.graphed.difference_from_eager(0, batch, rows, before, plain)
 
 
 def test_labels_that_are_too_far_away_are_the_cause_although_weights_have_moved() -> None:
@@ -208,9 +208,9 @@ def test_labels_that_are_too_far_away_are_the_cause_although_weights_have_moved(
     far = samples(SIZE, seed=1)
     far.labels.flags.writeable = True
     far.labels[3, 1] = 1e30
-    flight = pair.graphed.submit(1, far, rows, RATE, lambda: None)
+    pending = pair.graphed.submit(1, far, rows, RATE, lambda: None)
     with pytest.raises(UserError, match="too far from the labels"):
-        pair.graphed.finish(flight)
+        pair.graphed.finish(pending)
 
 
 def test_a_loss_that_is_not_finite_names_its_cause() -> None:
@@ -220,9 +220,9 @@ def test_a_loss_that_is_not_finite_names_its_cause() -> None:
     bad = samples(SIZE, seed=1)
     bad.dense.flags.writeable = True
     bad.dense[3, 1] = np.inf
-    flight = pair.graphed.submit(1, bad, rows, RATE, lambda: None)
+    pending = pair.graphed.submit(1, bad, rows, RATE, lambda: None)
     with pytest.raises(UserError, match="dense feature number 1"):
-        pair.graphed.finish(flight)
+        pair.graphed.finish(pending)
 
 
 def test_no_more_steps_are_submitted_than_there_are_slots() -> None:

@@ -12,12 +12,12 @@ from persia_cli.config.schema import DenseAdam
 from persia_cli.errors import UserError
 from persia_cli.observe.recordings import read_recordings
 from persia_cli.observe.trace import Trace
-from persia_cli.training import graphed_training
 from persia_cli.training.dense_trainer import DenseTrainer
-from persia_cli.training.device_lanes import LANES, DeviceLanes, Moments
 from persia_cli.training.distributed import World
-from persia_cli.training.graphed_step import GraphedStep
-from persia_cli.training.graphed_training import FINISHING, GraphedTraining
+from persia_cli.training.graphs import training as graphs
+from persia_cli.training.graphs.device_queue import LANES, DeviceLanes, Moments
+from persia_cli.training.graphs.step import GraphedStep
+from persia_cli.training.graphs.training import FINISHING, GraphedTraining
 from persia_cli.training.step import Scored
 from scripts.gpu.host_queue import HostQueue
 from tests.support.jobs import evaluation, losses, staleness, train
@@ -45,7 +45,7 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> list[HostQueue]:
         made.append(HostQueue())
         return made[-1]
 
-    monkeypatch.setattr(graphed_training, "queue_for", queue_for)
+    monkeypatch.setattr(graphs, "queue_for", queue_for)
     return made
 
 
@@ -65,10 +65,10 @@ def test_a_job_trains_as_without_graphs(tmp_path: Path, queues: list[HostQueue],
 def test_a_step_that_fails_on_the_other_thread_ends_the_job(tmp_path: Path, queues, monkeypatch) -> None:
     finish = GraphedStep.finish
 
-    def fail(self, flight):
-        if flight.step == 6:
+    def fail(self, pending):
+        if pending.step == 6:
             raise UserError("the loss of step 6 is not finite")
-        return finish(self, flight)
+        return finish(self, pending)
 
     monkeypatch.setattr(GraphedStep, "finish", fail)
     with pytest.raises(UserError, match="step 6"):
@@ -79,9 +79,9 @@ def test_a_step_that_fails_on_the_other_thread_ends_the_job(tmp_path: Path, queu
 def test_a_graph_with_other_results_is_not_used(tmp_path: Path, queues, monkeypatch, caplog) -> None:
     body = GraphedStep._body
 
-    def wrong(self, program):
-        body(self, program)
-        program.result["logits"].mul_(1.5)
+    def wrong(self, captured):
+        body(self, captured)
+        captured.result["logits"].mul_(1.5)
 
     monkeypatch.setattr(GraphedStep, "_body", wrong)
     with caplog.at_level(logging.WARNING):
@@ -113,7 +113,7 @@ def test_a_larger_graph_that_does_not_fit_ends_graphs_and_changes_no_weight(requ
     assert before is not None
     plain = step.train(0, *batch)
     step.update()
-    graphs.prove(0, *batch, before, plain)
+    graphs.verify_against_eager(0, *batch, before, plain)
     done: list[Scored] = []
     assert graphs.train(1, *batch, 0.01, lambda gradients: None, done.append)
     graphs.drain()
@@ -134,7 +134,7 @@ def test_a_network_of_your_own_is_reported_to_train_without_a_graph(caplog) -> N
     world.device = torch.device("cuda", 0)
     run = make_run([], model={"kind": "custom", "dim": 4, "file": "net.py", "name": "Net"})
     with caplog.at_level(logging.INFO):
-        assert graphed_training.queue_for(run, world, graphed_training.Objective(run.losses), timed=False) is None
+        assert graphs.queue_for(run, world, graphs.Objective(run.losses), timed=False) is None
     assert "of your own" in caplog.text
 
 
@@ -174,4 +174,4 @@ def test_graphs_that_are_required_are_refused_with_the_reason() -> None:
     for change in ({"accumulate": 2}, {"precision": "float16"}):
         run = make_run([], train={"batch_size": 32, "graphs": "on", **change})
         with pytest.raises(UserError, match=r"train\.graphs=on"):
-            graphed_training.queue_for(run, world, graphed_training.Objective(run.losses), timed=False)
+            graphs.queue_for(run, world, graphs.Objective(run.losses), timed=False)

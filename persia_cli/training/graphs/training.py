@@ -1,4 +1,4 @@
-"""Training by graphs: which steps a graph can run, the proof of its first one, and the thread that finishes steps."""
+"""Training by graphs: which steps a graph can run, the check of its first one, and the thread that finishes steps."""
 
 import logging
 import queue
@@ -15,7 +15,8 @@ from persia_cli.errors import PersiaError, UserError
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.training.distributed import World
-from persia_cli.training.graphed_step import DeviceQueue, Flight, GraphedStep
+from persia_cli.training.graphs.device_queue import CudaQueue, DeviceQueue
+from persia_cli.training.graphs.step import GraphedStep, PendingStep
 from persia_cli.training.inputs import GroupShape, Samples
 from persia_cli.training.loss import Objective
 from persia_cli.training.step import TRAINING, DenseStep, Scored, StepResult
@@ -75,9 +76,9 @@ class GraphedTraining:
         """
         self._graph = GraphedStep(step, groups, device, size, empty, trace)
         self._required, self._trace, self._fail = required, trace, fail
-        self._proven: bool | None = None
+        self._verified: bool | None = None
         """True if the graph gives the results of the step without one; None before the first whole step."""
-        self._flights: queue.SimpleQueue[tuple[Flight, Send, Done] | threading.Event | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[tuple[PendingStep, Send, Done] | threading.Event | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -89,7 +90,7 @@ class GraphedTraining:
         Raises the error of an earlier step.
         """
         self._check()
-        if not self._proven:
+        if not self._verified:
             return False
         if not self._graph.fits(samples):
             self.drain()
@@ -99,27 +100,27 @@ class GraphedTraining:
             self._thread.start()
         try:
             with self._trace.span(TRAINING, "enqueue step", step):
-                flight = self._graph.submit(step, samples, groups, lr, self._check)
+                pending = self._graph.submit(step, samples, groups, lr, self._check)
         except torch.OutOfMemoryError:
             if self._required:
                 raise
         else:
-            self._flights.put((flight, send, done))
+            self._pending.put((pending, send, done))
             return True
         self.drain()
         self._reject(FULL)
         return False
 
     def before(self, samples: Samples) -> list[torch.Tensor] | None:
-        """Return the state for `prove` if this step, without a graph, is to prove it; else None."""
-        return self._graph.state() if self._proven is None and self._graph.fits(samples) else None
+        """Return the state for `verify_against_eager`, before its step; None if this step does not verify the graph."""
+        return self._graph.state() if self._verified is None and self._graph.fits(samples) else None
 
-    def prove(
+    def verify_against_eager(
         self, step: int, samples: Samples, groups: Sequence[GroupRows], before: list[torch.Tensor], plain: StepResult
     ) -> None:
         """Repeat the step that gave `plain` by a graph; raise UserError if that fails and graphs are required."""
         try:
-            reason = self._graph.differs(step, samples, groups, before, plain)
+            reason = self._graph.difference_from_eager(step, samples, groups, before, plain)
         except PersiaError as error:
             reason = str(error)
         except torch.OutOfMemoryError:
@@ -133,10 +134,10 @@ class GraphedTraining:
         if reason:
             self._reject(reason)
         else:
-            self._proven = True
+            self._verified = True
 
     def _reject(self, reason: str) -> None:
-        self._proven = False
+        self._verified = False
         self._graph.release()
         log.warning("the network trains without a CUDA graph, which is slower: %s", reason)
 
@@ -144,7 +145,7 @@ class GraphedTraining:
         """Wait until no step is in flight; raise the error of one that failed."""
         if self._thread is not None:
             drained = threading.Event()
-            self._flights.put(drained)
+            self._pending.put(drained)
             while not drained.wait(WAIT_S):
                 self._check()
         self._check()
@@ -152,7 +153,7 @@ class GraphedTraining:
     def close(self) -> None:
         """End the thread after the steps in flight; waits for it at most CLOSE_S seconds."""
         if self._thread is not None:
-            self._flights.put(None)
+            self._pending.put(None)
             self._thread.join(CLOSE_S)
 
     def _check(self) -> None:
@@ -160,17 +161,17 @@ class GraphedTraining:
             raise self._failure
 
     def _finish_each(self) -> None:
-        while (item := self._flights.get()) is not None:
+        while (item := self._pending.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
             elif self._failure is None:
                 self._finish(*item)
 
-    def _finish(self, flight: Flight, send: Send, done: Done) -> None:
+    def _finish(self, pending: PendingStep, send: Send, done: Done) -> None:
         try:
-            with self._trace.span(FINISHING, "wait for the device", flight.step):
-                scored, gradients = self._graph.finish(flight)
-            with self._trace.span(FINISHING, "send gradients", flight.step):
+            with self._trace.span(FINISHING, "wait for the device", pending.step):
+                scored, gradients = self._graph.finish(pending)
+            with self._trace.span(FINISHING, "send gradients", pending.step):
                 send(gradients)
             done(scored)
         except BaseException as error:
@@ -188,8 +189,6 @@ def queue_for(run: Run, world: World, objective: Objective, timed: bool) -> Devi
         return None
     reason = reason_against(run, world.device, objective)
     if not reason:
-        from persia_cli.training.cuda_queue import CudaQueue
-
         try:
             return CudaQueue(world.device, timed)
         except UserError as error:
