@@ -1,33 +1,28 @@
 """The part of a driver that handles kernels that are not compiled yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from persia_cli.kernels.toolchain.cache import cache_folder, can_cache, is_cached
-from persia_cli.kernels.toolchain.needed import (
-    COLD,
-    SAVING,
-    SCORING,
-    SERVER,
-    WORKER,
-    pooling_kernels,
-    recoverable_kernels,
-    training_kernels,
-)
+from persia_cli.kernels.toolchain.cache import cache_folder, can_cache, is_cached, is_ready
+from persia_cli.kernels.toolchain.needs import COLD_ROWS, SAVING, SCORING, SERVER, WORKER, pooling_needs, training_needs
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.replacement import retains_memory
 
 
-def job_kernels(plan: JobPlan) -> list[str]:
-    """Return the names of the kernels that the roles of a job compile before they are ready."""
-    train = plan.job.task == "train"
-    names = [*SERVER, *WORKER, *SCORING]
-    if train:
-        kernels = recoverable_kernels if retains_memory(plan.run, plan.job, "embedding-server") else training_kernels
-        names += [*kernels(group.optimizer.kind for group in plan.layout.groups), *SAVING]
-    names += COLD if plan.run.embedding.cold else ()
-    names += pooling_kernels((feature.pooling for feature in plan.layout.features), train)
-    return list(dict.fromkeys(names))
+def job_needs(plan: JobPlan) -> list[str]:
+    """Return what the roles of a job compile kernels for before they are ready."""
+    needs = [SERVER, WORKER, SCORING, *pooling_needs(feature.pooling for feature in plan.layout.features)]
+    if plan.job.task == "train":
+        is_recoverable = retains_memory(plan.run, plan.job, "embedding-server")
+        needs += [*training_needs((group.optimizer.kind for group in plan.layout.groups), is_recoverable), SAVING]
+    return [*needs, COLD_ROWS] if plan.run.embedding.cold else needs
+
+
+def job_kernels(needs: Iterable[str]) -> list[str]:
+    """Return the names of the kernels of these needs."""
+    from persia_cli.kernels.toolchain.warm import kernels_for  # needs numba
+
+    return [kernel.name for kernel in kernels_for(needs)]
 
 
 class Compiling:
@@ -35,7 +30,9 @@ class Compiling:
 
     def __init__(self, plan: JobPlan) -> None:
         self._events = Journal(plan.run_dir / EVENTS)
-        self._missing = [name for name in job_kernels(plan) if not is_cached(name)]
+        self._needs = job_needs(plan)
+        names = [] if all(map(is_ready, self._needs)) else job_kernels(self._needs)
+        self._missing = [name for name in names if not is_cached(name)]
         self._total = len(self._missing)
         if not self._missing:
             return
@@ -58,14 +55,14 @@ class Compiling:
             self._note(kernel=name)
 
     def compile(self, follow: Callable[[], None]) -> None:
-        """Compile the missing kernels in this process, for roles that run as its threads."""
+        """Compile or load the kernels in this process, for roles that run as its threads."""
         from persia_cli.kernels.toolchain.warm import warm
 
         def after_each() -> None:
             self.check()
             follow()
 
-        warm(list(self._missing), after_each)
+        warm(self._needs, after_each)
 
     def _note(self, **kernel: str) -> None:
         done = self._total - len(self._missing)

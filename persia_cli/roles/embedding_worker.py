@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
-from persia_cli.kernels.toolchain.needed import WORKER
+from persia_cli.kernels.toolchain.needs import WORKER
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
@@ -89,7 +89,7 @@ class EmbeddingWorker:
 
     def run(self) -> None:
         """Serve until the job is over."""
-        warm(WORKER)
+        warm([WORKER])
         run, job = self._session.join(self._address)
         self._trace = self._session.trace
         layout = embedding_layout(run)

@@ -17,6 +17,7 @@ from functools import cache
 import numpy as np
 
 from persia_cli.kernels.table import journal
+from persia_cli.kernels.toolchain.needs import SERVER, TAKE_OVER
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.store.memory.applied_steps import SPAN, AppliedSteps
@@ -199,7 +200,7 @@ def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> l
 def durations_of(job: Job, file: int, methods: Sequence[str] = KERNELS) -> dict[str, float]:
     """Return the durations of calls of the kernels while the job continues in a file, which is closed."""
     # The children inherit compiled kernels and existing arrays.
-    warm(["look_up.finish_look_up", "look_up.read_rows", "new_keys.carry_out", "index.find_and_touch"])
+    warm([SERVER, TAKE_OVER])
     with timed(methods) as durations:
         job.go_on(job.attach(file)[0])
     os.close(file)

@@ -18,7 +18,7 @@ from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.engines import embedded
 from persia_cli.engines.job import prepare_run_dir
 from persia_cli.errors import PersiaError, UserError, WireError
-from persia_cli.kernels.toolchain.needed import SERVER
+from persia_cli.kernels.toolchain.needs import SERVER
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
@@ -158,7 +158,7 @@ START_S = 3
 
 
 def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_path):
-    warm(SERVER)  # kernels are compiled before a replica joins
+    warm([SERVER])  # kernels are compiled before a replica joins
     job = plan([*WORDS, f"cluster.start_timeout_s={START_S}", "cluster.embedding_servers=2"], tmp_path / "run")
     prepare_run_dir(job)
     address = f"inproc://{uuid.uuid4()}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read
 from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.needs import POOLING
 from persia_cli.kernels.toolchain.simd import LANES, load, splat, store
 
 I32, U32, I64 = types.int32, types.uint32, types.int64
@@ -72,7 +73,7 @@ def sequence_offsets(
     return np.arange(size + 1, dtype=np.uint32) if offsets is None else offsets
 
 
-@kernel(types.boolean(read(I32), read(U32), read(I64), I64))
+@kernel(types.boolean(read(I32), read(U32), read(I64), I64), for_=POOLING)
 def _within(inverse, offsets, rounds, rows):
     bad = False
     limit = np.uint32(min(rows, np.int64(2**31)))

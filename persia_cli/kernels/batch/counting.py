@@ -6,6 +6,7 @@ import numpy as np
 from numba import types
 
 from persia_cli.kernels.toolchain.compile import kernel, read, write
+from persia_cli.kernels.toolchain.needs import SCORING
 
 F32, F64, U32 = types.float32, types.float64, types.uint32
 SIGN, ALL = np.uint32(0x80000000), np.uint32(0xFFFFFFFF)
@@ -14,7 +15,7 @@ SIGN, ALL = np.uint32(0x80000000), np.uint32(0xFFFFFFFF)
 SCORES = types.boolean(read(F32), read(U32), read(F64), read(F64), write(U32), write(F64), write(F64), write(F64))
 
 
-@kernel(SCORES)
+@kernel(SCORES, for_=SCORING)
 def count_scores(logits, bits, labels, weights, numbers, negatives, positives, sums):
     """Find the number and the weights of each sample, and add to `sums`; return False if a logit is NaN.
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from persia_cli.kernels.rows.hashing import keys_of_id
 from persia_cli.kernels.toolchain.compile import kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.needs import WORKER
 from persia_cli.kernels.toolchain.simd import LANES, load, store
 
 F32, U16, U32, U64, I32, I64 = types.float32, types.uint16, types.uint32, types.uint64, types.int32, types.int64
@@ -106,7 +107,7 @@ def number_keys(keys, tables, epoch, unique, inverse):
     return np.int64(count)
 
 
-@kernel(types.int64(read(U64), FEATURE_IDS, write(U64), UNIQUE_KEYS, write(I32)))
+@kernel(types.int64(read(U64), FEATURE_IDS, write(U64), UNIQUE_KEYS, write(I32)), for_=WORKER)
 def number_ids(ids, features, keys, unique, inverse):
     """Number the distinct keys of some features' ids, feature after feature; returns their count.
 
@@ -133,7 +134,9 @@ def number_ids(ids, features, keys, unique, inverse):
     return np.int64(count)
 
 
-@kernel(types.void(read(U64), read(U16), read(U16), write(I32), write(I32), write(U64), write(U16), write(I64)))
+@kernel(
+    types.void(read(U64), read(U16), read(U16), write(I32), write(I32), write(U64), write(U16), write(I64)), for_=WORKER
+)
 def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_tables, bounds):
     """Sort unique keys by server with a counting sort, which is stable, and renumber `inverse` to match.
 

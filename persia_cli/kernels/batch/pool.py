@@ -22,6 +22,7 @@ from persia_cli.kernels.batch.bags import (
 )
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.needs import BAGS, SEQUENCES, SINGLE
 from persia_cli.kernels.toolchain.simd import load, splat, store
 
 F32, I32, U32, U8, I64, U64 = types.float32, types.int32, types.uint32, types.uint8, types.int64, types.uint64
@@ -131,7 +132,7 @@ def _divide(values, at, dim, mode, ids):
         store(values, at + c, load(values, at + c, lanes) / divisor, lanes)
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32)), for_=BAGS)
 def _forward(rows, inverse, offsets, modes, rounds, size, dim, out):
     to = ZERO
     for sample in range(size):
@@ -146,7 +147,7 @@ def _forward(rows, inverse, offsets, modes, rounds, size, dim, out):
             to += dim
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32), write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32), write(F32)), for_=BAGS)
 def _backward(gradient, inverse, offsets, modes, rounds, size, dim, scaled, gradients):
     at = ZERO
     for sample in range(size):
@@ -165,7 +166,7 @@ def _backward(gradient, inverse, offsets, modes, rounds, size, dim, scaled, grad
 # With one id per sample, pooling only copies rows. `whole`: dim is a multiple of a vector's lanes.
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)), for_=SINGLE)
 def _forward_single(rows, inverse, modes, size, dim, out):
     if dim % STEP == ZERO:
         _move_rows(True, False, rows, inverse, modes, size, dim, out)
@@ -173,7 +174,7 @@ def _forward_single(rows, inverse, modes, size, dim, out):
         _move_rows(False, False, rows, inverse, modes, size, dim, out)
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)), for_=SINGLE)
 def _backward_single(gradient, inverse, modes, size, dim, gradients):
     if dim % STEP == ZERO:
         _move_rows(True, True, gradients, inverse, modes, size, dim, gradient)
@@ -203,7 +204,7 @@ def _move_rows(whole, back, rows, inverse, modes, size, dim, vectors):
             at += dim
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32), write(U8)))
+@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32), write(U8)), for_=SEQUENCES)
 def _spread(rows, inverse, offsets, per_id, length, dim, values, mask):
     for sample in range(offsets.size - 1):
         stop = np.int64(offsets[sample + 1])
@@ -215,7 +216,7 @@ def _spread(rows, inverse, offsets, per_id, length, dim, values, mask):
             write_sum(rows, inverse, np.uint64(first), np.uint64(last), dim, values, np.uint64(place) * dim)
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32)), for_=SEQUENCES)
 def _gather_back(gradient, inverse, offsets, per_id, length, dim, gradients):
     for sample in range(offsets.size - 1):
         stop = np.int64(offsets[sample + 1])

@@ -8,6 +8,7 @@ from numba import njit, types
 
 from persia_cli.kernels.rows.splitmix import FIRST, GOLDEN, SECOND, mix64
 from persia_cli.kernels.toolchain.compile import kernel, read, write
+from persia_cli.kernels.toolchain.needs import SAVING, WORKER
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 FIRST_INVERSE, SECOND_INVERSE = np.uint64(pow(int(FIRST), -1, 2**64)), np.uint64(pow(int(SECOND), -1, 2**64))
@@ -32,7 +33,7 @@ def hash_ids(ids, tables, salts, keys):
         keys[i] = mix(ids[i] ^ salts[tables[i]])
 
 
-@kernel(types.void(read(U64), read(U16), read(U64), write(U64)))
+@kernel(types.void(read(U64), read(U16), read(U64), write(U64)), for_=SAVING)
 def recover_ids(keys, tables, salts, ids):
     """Undo `hash_ids`."""
     for i in range(keys.size):
@@ -56,7 +57,7 @@ def keys_of_id(id_, salt, rounds, size, keys, to):
     return to + np.uint64(rounds)
 
 
-@kernel(types.boolean(read(U32), I64, write(types.boolean)))
+@kernel(types.boolean(read(U32), I64, write(types.boolean)), for_=WORKER)
 def check_offsets(offsets, size, single):
     """Return True if the CSR offsets of features of `size` samples never decrease.
 

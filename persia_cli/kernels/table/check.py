@@ -19,6 +19,7 @@ from persia_cli.kernels.table.buckets import (
 )
 from persia_cli.kernels.toolchain.compile import inlined, kernel, write
 from persia_cli.kernels.toolchain.intrinsics import bits_set
+from persia_cli.kernels.toolchain.needs import TAKE_OVER
 
 U64 = types.uint64
 SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE = range(7)
@@ -37,7 +38,7 @@ class IndexCounts(NamedTuple):
 INDEX_COUNTS = types.NamedUniTuple(write(U64), 2, IndexCounts)
 
 
-@kernel(types.int64(INDEX, U64, U64, INDEX_COUNTS))
+@kernel(types.int64(INDEX, U64, U64, INDEX_COUNTS), for_=TAKE_OVER)
 def check_index(index, own, capacity, counts):
     """Check each slot of all buckets and count rows; return SOUND or the kind of the first fault.
 

@@ -20,6 +20,7 @@ from persia_cli.kernels.rows.rows import LANES, ROWS, ZERO, send_row
 from persia_cli.kernels.table.buckets import INDEX, NOWHERE, first_bucket, last_used_word, slot_of
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import read_file
+from persia_cli.kernels.toolchain.needs import COLD_ROWS
 from persia_cli.kernels.toolchain.simd import load, store
 
 F32, U16, U32, U64, I64 = types.float32, types.uint16, types.uint32, types.uint64, types.int64
@@ -174,7 +175,7 @@ def remove_from_index(cold, key, record):
     cold.records[hole] = np.uint32(0)
 
 
-@kernel(types.int64(COLD, read(U64), write(I64), write(I64)))
+@kernel(types.int64(COLD, read(U64), write(I64), write(I64)), for_=COLD_ROWS)
 def find_records(cold, keys, places, records):
     """List each live record of each key, and the key's place; return their number, at most the size of `places`.
 
@@ -206,7 +207,7 @@ def _checksum(longs, start, size):
     return (one ^ (two << ONE)) * np.uint64(0xBF58476D1CE4E5B9) ^ longs[start + ONE]
 
 
-@kernel(types.void(COLD, U64))
+@kernel(types.void(COLD, U64), for_=COLD_ROWS)
 def end_blocks(cold, sequence):
     """Write the heads of the buffer's blocks, the first of which has this sequence number."""
     left, size = np.uint64(cold.filled[0]), cold.block_words >> ONE
@@ -220,7 +221,7 @@ def end_blocks(cold, sequence):
         start += size
 
 
-@kernel(types.int64(read(U64), U64))
+@kernel(types.int64(read(U64), U64), for_=COLD_ROWS)
 def damaged_block(longs, block_words):
     """Return the position of the first of some blocks whose checksum is wrong, -1 if there is none."""
     size = block_words >> ONE
@@ -230,7 +231,7 @@ def damaged_block(longs, block_words):
     return np.int64(-1)
 
 
-@kernel(types.int64(COLD, read(types.int32), read(I64), I64, I64, write(U64), read(F32), write(F32)))
+@kernel(types.int64(COLD, read(types.int32), read(I64), I64, I64, write(U64), read(F32), write(F32)), for_=COLD_ROWS)
 def read_records(cold, files, records, first, last, scratch, words, out):
     """Read the records [first, last) of an ascending list into `out`, float32[n * words of a record], by position.
 
@@ -261,7 +262,7 @@ def read_records(cold, files, records, first, last, scratch, words, out):
     return 0
 
 
-@kernel(types.int64(COLD, read(U64), read(U16), read(U32), read(U32), read(F32), I64))
+@kernel(types.int64(COLD, read(U64), read(U16), read(U32), read(U32), read(F32), I64), for_=COLD_ROWS)
 def append_rows(cold, keys, tables, last_used, uses, words, first):
     """Append rows from position `first` on; return the position at which the buffer was full, or their number."""
     for i in range(np.uint64(first), np.uint64(keys.size)):
@@ -277,7 +278,7 @@ def append_rows(cold, keys, tables, last_used, uses, words, first):
     return np.int64(keys.size)
 
 
-@kernel(types.int64(COLD, read(F32), read(U32), read(U64), I64, I64, types.boolean, write(I64)))
+@kernel(types.int64(COLD, read(F32), read(U32), read(U64), I64, I64, types.boolean, write(I64)), for_=COLD_ROWS)
 def move_records(cold, words, marks, longs, first_record, first, drop, dropped):
     """Append the live records of some blocks of a segment again, from position `first` on, or `drop` them.
 
@@ -305,7 +306,7 @@ def move_records(cold, words, marks, longs, first_record, first, drop, dropped):
     return np.int64(places)
 
 
-@kernel(types.void(COLD, INDEX, read(U32), read(U64), I64, I64, write(U16)))
+@kernel(types.void(COLD, INDEX, read(U32), read(U64), I64, I64, write(U16)), for_=COLD_ROWS)
 def rebuild(cold, index, marks, longs, first_record, count, tables):
     """Add records to an index that is made again, unless their row is in memory or a newer one is in the index.
 
@@ -339,7 +340,7 @@ def _is_known(cold, key, table, tables):
     return False
 
 
-@kernel(types.void(ROWS, read(I64), read(I64), I64, write(U16)))
+@kernel(types.void(ROWS, read(I64), read(I64), I64, write(U16)), for_=COLD_ROWS)
 def send_records(staged, sources, targets, wire, out):
     """Send the rows `sources` of an arena of records as rows `targets` of `out`; see `rows.send_row`."""
     for i in range(np.uint64(sources.size)):

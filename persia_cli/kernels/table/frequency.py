@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from persia_cli.kernels.rows.hashing import mix
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.needs import SAVING
 
 WORDS = np.uint64(8)
 """uint64 words of a line: its epoch, then the counters."""
@@ -63,7 +64,7 @@ def frequency(index, row, step):
     return np.uint64(0) if epochs >= np.uint64(8) else count >> epochs
 
 
-@kernel(types.void(read(types.uint32), read(types.uint32), types.int64, write(types.uint8)))
+@kernel(types.void(read(types.uint32), read(types.uint32), types.int64, write(types.uint8)), for_=SAVING)
 def count_at_last_use(words, last_used, epoch_bits, counts):
     """Write the frequencies of rows at their last use: halved for each epoch from the step in their word to that.
 
@@ -77,7 +78,7 @@ def count_at_last_use(words, last_used, epoch_bits, counts):
         counts[i] = np.uint8((word >> np.uint64(24)) >> min(epochs, np.uint64(8)))
 
 
-@kernel(types.int64(*[read(types.uint64)] + [write(types.uint64)] * 3))
+@kernel(types.int64(*[read(types.uint64)] + [write(types.uint64)] * 3), for_=SAVING)
 def used_lines(sketch, places, epochs, counts):
     """Copy the lines with counts of a part of a sketch: place, epoch and counters; return their number.
 

@@ -15,11 +15,12 @@ from persia_cli.kernels.table.buckets import (
     touch,
 )
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
+from persia_cli.kernels.toolchain.needs import COLD_ROWS, SAVING, SERVER, TAKE_OVER, TRAINING
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 
 
-@kernel(types.int64(read(U64), read(U16), read(U8), U64, U64, U64))
+@kernel(types.int64(read(U64), read(U16), read(U8), U64, U64, U64), for_=SERVER)
 def first_foreign(keys, tables, members, first, partitions, own):
     """Return the position of the first key that does not belong to this server and group, or -1.
 
@@ -42,7 +43,7 @@ def _is_foreign(key, table, members, first, partitions, own):
     return (partition - first >= own) | (table > last) | (members[min(np.uint64(table), last)] == 0)
 
 
-@kernel(types.void(INDEX, read(U64), read(U16), write(I64)))
+@kernel(types.void(INDEX, read(U64), read(U16), write(I64)), for_=SAVING)
 def find(index, keys, tables, rows):
     """Write the row of each (key, table), or -1; the index is not changed."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
@@ -53,7 +54,7 @@ def find(index, keys, tables, rows):
             rows[i] = -1 if slot == NOWHERE else row_at(index, slot)
 
 
-@kernel(types.void(INDEX, read(U64), read(U16), U32, write(I64)))
+@kernel(types.void(INDEX, read(U64), read(U16), U32, write(I64)), for_=(TAKE_OVER, COLD_ROWS))
 def find_and_touch(index, keys, tables, step, rows):
     """Write the row of each (key, table), or -1, and raise the step of last use of the rows found to `step`."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
@@ -67,7 +68,7 @@ def find_and_touch(index, keys, tables, step, rows):
                 touch(index, slot, step)
 
 
-@kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)))
+@kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)), for_=TRAINING)
 def same_keys(keys, tables, found_keys, found_tables, found_rows):
     """Compare keys with those of a look-up: return 0 if they differ, 1 if some have no row, 2 if all have one."""
     if keys.size != found_keys.size:

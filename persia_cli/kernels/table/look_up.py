@@ -30,6 +30,7 @@ from persia_cli.kernels.table.old_rows import OLD_ROWS
 from persia_cli.kernels.table.slots import EVICT_LFU, EVICT_LRU, least_used
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.needs import COLD_ROWS, SERVER, TAKE_OVER, TRAINING
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 FAR, NEAR = np.uint64(16), np.uint64(8)
@@ -50,7 +51,7 @@ class FoundRows(NamedTuple):
 FOUND_ROWS = types.NamedTuple((write(I64), write(U32), write(U16)), FoundRows)
 
 
-@kernel(types.void(INDEX, ROWS, read(U64), read(U16), I64, write(I64), write(U16)))
+@kernel(types.void(INDEX, ROWS, read(U64), read(U16), I64, write(I64), write(U16)), for_=SERVER)
 def read_rows(index, rows, keys, tables, wire, found, out):
     """Send the row of each (key, table), zeros if it has none; the index is not changed. `found` gets the rows."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
@@ -82,7 +83,7 @@ ARGUMENTS = (
 )
 
 
-@kernel(types.int64(*ARGUMENTS))
+@kernel(types.int64(*ARGUMENTS), for_=TRAINING)
 def look_up(journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found):
     """Send the row of each (key, table) and give rows to new keys; return the new number of rows in use.
 
@@ -101,7 +102,7 @@ def look_up(journal, index, rows, old, cold, row_init, counts, keys, tables, ste
     )  # fmt: skip
 
 
-@kernel(types.int64(*ARGUMENTS))
+@kernel(types.int64(*ARGUMENTS), for_=(TAKE_OVER, COLD_ROWS))
 def finish_look_up(journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found):
     """Give rows to the new keys of a look-up that was interrupted, from the one at `journal.done` on."""
     return _add_rows(

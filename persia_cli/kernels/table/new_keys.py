@@ -47,6 +47,7 @@ from persia_cli.kernels.table.slots import (
     remember_evicted,
 )
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, write
+from persia_cli.kernels.toolchain.needs import TAKE_OVER
 from persia_cli.kernels.toolchain.simd import load, store
 
 F32, U64, I64, U8 = types.float32, types.uint64, types.int64, types.uint8
@@ -233,7 +234,7 @@ def carry_out_note(journal, base, index, rows, cold, row_init, counts, number):
     return row
 
 
-@kernel(types.int64(JOURNAL, INDEX, ROWS, COLD, ROW_INIT, COUNTS, U8, U64))
+@kernel(types.int64(JOURNAL, INDEX, ROWS, COLD, ROW_INIT, COUNTS, U8, U64), for_=TAKE_OVER)
 def carry_out(journal, index, rows, cold, row_init, counts, number, position):
     """Give a row to the key without one at a position, whose note is valid; return the row, -1 if it gets none."""
     return carry_out_note(journal, note_of(position), index, rows, cold, row_init, counts, number)

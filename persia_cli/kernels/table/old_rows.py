@@ -36,6 +36,7 @@ from persia_cli.kernels.table.buckets import (
 )
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch, prefetch_to_l2
+from persia_cli.kernels.toolchain.needs import SAVING
 from persia_cli.kernels.toolchain.simd import load, store
 
 F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.uint32, types.uint64, types.int64
@@ -107,7 +108,7 @@ def copy_row(index, rows, old, slot, row):
         store(old.words, to + word, load(rows.arena, at + word, lanes), lanes)
 
 
-@kernel(types.int64(INDEX, ROWS, OLD_ROWS, read(U64), read(U16), I64))
+@kernel(types.int64(INDEX, ROWS, OLD_ROWS, read(U64), read(U16), I64), for_=SAVING)
 def copy_before_write(index, rows, old, keys, tables, first):
     """Copy the rows of (key, table) from position `first` on, which are about to change.
 
@@ -137,7 +138,7 @@ def copy_before_write(index, rows, old, keys, tables, first):
     return np.int64(keys.size)
 
 
-@kernel(types.UniTuple(types.int64, 2)(INDEX, OLD_ROWS, read(U64), read(U16)))
+@kernel(types.UniTuple(types.int64, 2)(INDEX, OLD_ROWS, read(U64), read(U16)), for_=SAVING)
 def count_changing(index, old, keys, tables):
     """Return how many rows of (key, table) would have to be copied, and how many have no row."""
     known, unknown = 0, 0
@@ -167,7 +168,7 @@ class Listed(NamedTuple):
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
 
 
-@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED, write(I64)))
+@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED, write(I64)), for_=SAVING)
 def list_rows(index, old, first, last, since, listed, held):
     """List the rows of the snapshot in the partitions [first, last), counted from the server's own first one.
 
@@ -233,7 +234,7 @@ def _list(listed, found, key, table, last_used, uses, source, since, held):
     return found + np.int64(last_used >= since)
 
 
-@kernel(types.void(ROWS, OLD_ROWS, read(I64), read(I64), write(F32)))
+@kernel(types.void(ROWS, OLD_ROWS, read(I64), read(I64), write(F32)), for_=SAVING)
 def take_rows(rows, old, sources, states, values):
     """Copy rows, as float32, from their `sources`: all embeddings, then for each state all its values.
 

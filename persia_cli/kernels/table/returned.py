@@ -11,6 +11,7 @@ from persia_cli.kernels.table.journal import USES as NOTED_USES
 from persia_cli.kernels.table.new_keys import COUNTS, ROW_INIT, carry_out_note, note_returned
 from persia_cli.kernels.table.old_rows import OLD_ROWS
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read
+from persia_cli.kernels.toolchain.needs import COLD_ROWS
 from persia_cli.kernels.toolchain.simd import load, store
 
 F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.uint32, types.uint64, types.int64
@@ -22,7 +23,7 @@ NO_SPACE = -1
     types.int64(
         JOURNAL, INDEX, ROWS, OLD_ROWS, COLD, ROW_INIT, COUNTS, read(U64), read(U16), read(I64), read(F32), read(U32),
         U32, U8, I64,
-    )
+    ), for_=COLD_ROWS
 )  # fmt: skip
 def bring_back(
     journal, index, rows, old, cold, row_init, counts, keys, tables, records, words, marks, step, number, used

@@ -5,11 +5,12 @@ from numba import types
 
 from persia_cli.kernels.table.old_rows import LISTED
 from persia_cli.kernels.toolchain.compile import inlined, kernel, write
+from persia_cli.kernels.toolchain.needs import SAVING
 
 I64, U64 = types.int64, types.uint64
 
 
-@kernel(types.void(LISTED, I64, LISTED, write(I64)))
+@kernel(types.void(LISTED, I64, LISTED, write(I64)), for_=SAVING)
 def order_rows(listed, size, ordered, starts):
     """Write the first `size` rows of a list to another one, ordered by key, then table number.
 

@@ -25,6 +25,7 @@ from persia_cli.kernels.rows.rows import (
 )
 from persia_cli.kernels.table.journal import JOURNAL, note_row, record_skip
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
+from persia_cli.kernels.toolchain.needs import update_need
 from persia_cli.kernels.toolchain.simd import splat
 
 F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
@@ -112,7 +113,8 @@ def _updater(name, change_row):
     update.__name__ = update.__qualname__ = f"update_{name}"
     update_journaled.__name__ = update_journaled.__qualname__ = f"update_{name}_journaled"
     arguments = (ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
-    return kernel(types.void(*arguments))(update), kernel(types.void(JOURNAL, *arguments))(update_journaled)
+    plain = kernel(types.void(*arguments), for_=update_need(name, is_journaled=False))(update)
+    return plain, kernel(types.void(JOURNAL, *arguments), for_=update_need(name, is_journaled=True))(update_journaled)
 
 
 _PAIRS = {name: _updater(name, change) for name, change in CHANGES.items()}

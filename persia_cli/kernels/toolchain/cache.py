@@ -93,6 +93,21 @@ def _digest(name: str) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in kernel_files(name))).hexdigest()
 
 
+def mark_ready(need: str) -> None:
+    """Record that all kernels of a need are in the cache; do nothing if the cache cannot be written."""
+    with suppress(OSError):
+        _ready(need).touch()
+
+
+def is_ready(need: str) -> bool:
+    """Return True if all kernels of a need were in the cache once."""
+    return _ready(need).exists()
+
+
+def _ready(need: str) -> Path:
+    return cache_folder() / f"{need}.ready"
+
+
 def can_cache() -> bool:
     """Return True if the cache folder can be written."""
     folder = next(path for path in (cache_folder(), *cache_folder().parents) if path.exists())

@@ -98,7 +98,7 @@ class Kernel:
     Scalars are converted to the declared type; an array of another dtype raises TypeError.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Any, needs: frozenset[str]) -> None:
         # Without a declared signature, an argument of another type (such as a read-only array) would start a second
         # compilation in the middle of a run.
         module = function.__module__.rpartition(".")[2]
@@ -106,6 +106,7 @@ class Kernel:
         self._dispatcher: Any = njit(nogil=True, **OPTIONS)(function)
         self._dispatcher._cache = KernelCache(self.name, function.__code__.co_filename)
         self._signature = signature
+        self.needs = needs
         self._ready = False
         KERNELS.append(self)
 
@@ -132,10 +133,14 @@ class Kernel:
         return self._dispatcher(*arguments)
 
 
-def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
-    """Return a decorator that makes a kernel of this signature, e.g. `types.void(read(types.float32), types.int64)`."""
+def kernel(signature: Any, for_: str | tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Kernel]:
+    """Return a decorator that makes a kernel of this signature, e.g. `types.void(read(types.float32), types.int64)`.
+
+    `for_` are the needs for which it is compiled before a role is ready (`toolchain/needs.py`).
+    """
+    needs = frozenset([for_] if isinstance(for_, str) else for_)
 
     def register(function: Callable[..., Any]) -> Kernel:
-        return Kernel(function, signature)
+        return Kernel(function, signature, needs)
 
     return register

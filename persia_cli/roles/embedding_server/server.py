@@ -14,8 +14,8 @@ from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate
 from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
-from persia_cli.kernels.toolchain.cache import is_cached
-from persia_cli.kernels.toolchain.needed import COLD, SAVING, SERVER, recoverable_kernels, training_kernels
+from persia_cli.kernels.toolchain.cache import is_ready
+from persia_cli.kernels.toolchain.needs import COLD_ROWS, SAVING, SERVER, training_needs
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
@@ -80,7 +80,7 @@ class EmbeddingServer:
 
     def run(self) -> None:
         """Serve until the job is over."""
-        warm(SERVER)
+        warm([SERVER])
         run, job = self._session.join(self._address)
         self._trace = self._session.trace
         self._prepare(run, job)
@@ -93,13 +93,12 @@ class EmbeddingServer:
     def _serve(self, run: Run, job: Job) -> None:
         """Compile kernels, load rows, and answer requests until the job is over."""
         if run.embedding.cold is not None:
-            warm(COLD, after_each=lambda: self._loop.poll(0))
+            warm([COLD_ROWS], after_each=lambda: self._loop.poll(0))
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
-            is_recoverable = isinstance(self._shard, RecoverableShard)
-            kernels = recoverable_kernels(kinds) if is_recoverable else training_kernels(kinds)
-            uncompiled = [name for name in SAVING if not is_cached(name)]
-            warm([*kernels, *uncompiled], after_each=lambda: self._loop.poll(0))
+            needs = training_needs(kinds, isinstance(self._shard, RecoverableShard))
+            needs += [] if is_ready(SAVING) else [SAVING]
+            warm(needs, after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
         self._session.counters = self._counters

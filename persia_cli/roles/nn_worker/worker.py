@@ -16,7 +16,7 @@ from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import WireError
-from persia_cli.kernels.toolchain.needed import SCORING, pooling_kernels
+from persia_cli.kernels.toolchain.needs import SCORING, pooling_needs
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.metric import Link
 from persia_cli.plan.embedding import embedding_layout
@@ -144,9 +144,9 @@ class NNWorker:
         trainer = DenseTrainer(run, world, self._trace, pipeline.empty, job.task == "train", pipeline.fail)
         self._portion = max(1, PORTION // run.train.batch)
         self._pipeline.dense_rows = trainer.dense_rows
-        warm(SCORING)
+        warm([SCORING])
         if world.device.type == "cpu":
-            warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
+            warm(pooling_needs(feature.pooling for feature in embedding_layout(run).features))
         if run.eval.retrieval is not None and self._session.index == 0:
             self._retrieval = RetrievalOfRows(
                 run, run.eval.retrieval, trainer, world, self._pipeline, self._session.work

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from persia_cli.engines.kernels import Compiling, job_kernels
-from persia_cli.kernels.toolchain.needed import SAVING
+from persia_cli.engines.kernels import Compiling, job_kernels, job_needs
+from persia_cli.kernels.toolchain.needs import SAVING
 from persia_cli.observe.journal import EVENTS, read_journal
 from tests.support.jobs import plan
 
@@ -17,13 +17,14 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from persia_cli.kernels.toolchain.compile import KERNELS
-from persia_cli.engines.kernels import job_kernels
+from persia_cli.engines.kernels import job_kernels, job_needs
 from tests.support.jobs import launch, plan
 
 job = plan(sys.argv[2:], Path(sys.argv[1]))
+foreseen = job_kernels(job_needs(job))
 result = launch(job)
 ready = [kernel.name for kernel in KERNELS if kernel._ready]
-print(json.dumps({"foreseen": job_kernels(job), "called": ready, "events": [e["event"] for e in result.events]}))
+print(json.dumps({"foreseen": foreseen, "called": ready, "events": [e["event"] for e in result.events]}))
 """
 SMALL = ("cluster=embedded", "dataset.generator.train_rows=640", "dataset.generator.eval_rows=64")
 OF_LISTS = {"hashing.rebase_offsets"}
@@ -53,13 +54,14 @@ def test_a_job_calls_the_kernels_that_were_foreseen(tmp_path, words):
     called, foreseen = set(said["called"]), set(said["foreseen"])
     assert called <= foreseen | OF_LISTS
     # Some of those that save are needed only where training goes on meanwhile.
-    assert foreseen - set(SAVING) <= called
+    assert foreseen - set(job_kernels([SAVING])) <= called
 
 
 def test_compilations_are_counted_and_an_unwritable_cache_is_reported(tmp_path, monkeypatch):
     job = plan(["conf=synthetic"], tmp_path)
-    names = job_kernels(job)
+    names = job_kernels(job_needs(job))
     kept = set(names[:1])
+    monkeypatch.setattr("persia_cli.engines.kernels.is_ready", lambda need: False)
     monkeypatch.setattr("persia_cli.engines.kernels.is_cached", lambda name: name in kept)
     monkeypatch.setattr("persia_cli.engines.kernels.can_cache", lambda: False)
     with closing(Compiling(job)) as kernels:
@@ -84,5 +86,5 @@ def test_processes_of_a_first_job_compile_each_kernel_once(tmp_path):
     subprocess.run(command, env=environment, capture_output=True, check=True)
     events = read_journal(tmp_path / "run" / EVENTS)
     compiled = [event["kernel"] for event in events if event.get("kernel")]
-    assert sorted(compiled) == sorted(job_kernels(plan(["conf=synthetic", *words[:-1]], tmp_path / "other")))
+    assert sorted(compiled) == sorted(job_kernels(job_needs(plan(["conf=synthetic", *words[:-1]], tmp_path / "other"))))
     assert [event["done"] for event in events if event["event"] == "compiling"] == list(range(len(compiled) + 1))
