@@ -19,10 +19,10 @@ from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
+from persia_cli.observe.kept_samples import encoded_samples
 from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
-from persia_cli.plan.kept_samples import encoded_samples
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.checkpoints.claim import CLAIM, claim

@@ -10,9 +10,9 @@ from persia_cli.export.graph import write_network
 from persia_cli.export.output import Output
 from persia_cli.export.rows import OnWork, require_rows, write_rows
 from persia_cli.export.saved_network import SavedNetwork
+from persia_cli.observe.kept_samples import read_samples
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.columns import label_names
-from persia_cli.plan.kept_samples import read_samples
 from persia_cli.serving.description import (
     FEATURES,
     FORMAT_VERSION,

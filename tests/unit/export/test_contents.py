@@ -20,8 +20,8 @@ from persia_cli.export.artefact import Order, write_artefact
 from persia_cli.export.output import Output
 from persia_cli.export.plain import write_plain
 from persia_cli.export.verification import LabelProof, Proof
+from persia_cli.observe.kept_samples import encoded_samples, read_samples
 from persia_cli.observe.saved_run import find_model
-from persia_cli.plan.kept_samples import encoded_samples, read_samples
 from persia_cli.serving.description import Form
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows

@@ -16,7 +16,7 @@ from persia_cli.config.schema import Run
 from persia_cli.data.read.decode import decode_dense, decode_ids
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.source import open_source
-from persia_cli.plan.text_fields import csv_fields
+from persia_cli.observe.kept_samples import csv_fields
 from persia_cli.serving.description import ModelInput
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.serving.http.requests import RequestReader
