@@ -88,7 +88,7 @@ class Store:
         self.buckets = {partition: [[] for _ in range(self.group.buckets)] for partition in own}
         self.tables = {table.number: table for table in self.group.tables}
         self.counts = {number: Counter() for number in self.tables}
-        self.remembered, self.look_ups, self.gone = {}, 0, []
+        self.remembered, self.look_ups = {}, 0
         self.few = self.group.buckets <= FEW
         self.sketch = Sketch(self.group)
         self.lfu = self.group.counts_uses and layout.when_full != "refuse"
@@ -199,7 +199,6 @@ class Store:
         """Count an evicted row."""
         self.counts[row.name[1]]["evicted"] += 1
         self.counts[row.name[1]]["expired"] += self.is_expired(row, step)
-        self.gone.append(row.name)
 
     def released(self, key, first, second, step, yields, stays):
         """(bucket, place) of an empty slot, if a row of another bucket is evicted for it; otherwise None."""

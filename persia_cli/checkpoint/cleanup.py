@@ -13,7 +13,6 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, nbytes_below
-from persia_cli.store.checkpoints.chain import ancestors, newest_whole
 from persia_cli.store.checkpoints.claim import writer_of
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
@@ -23,7 +22,7 @@ from persia_cli.store.checkpoints.manifest import (
     folders_without_manifest,
     unfinished_folders,
 )
-from persia_cli.store.checkpoints.retention import best_checkpoint
+from persia_cli.store.checkpoints.retention import best_checkpoint, newest_whole
 
 READERS = ("evals", "predictions")
 """Folders of a run directory with the jobs that read its checkpoints."""
@@ -54,8 +53,8 @@ class CleanUp:
 def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     """Return the folders to remove if the newest `keep` checkpoints are retained; None stands for `checkpoint.keep`.
 
-    The best and the newest are always retained, and all that a retained checkpoint depends on. Raises UserError for a
-    folder that is no run, CheckpointError if `best.json` is damaged, since then the best is unknown.
+    The best and the newest are always retained. Raises UserError for a folder that is no run, CheckpointError if
+    `best.json` is damaged, since then the best is unknown.
     """
     require_run(run_dir)
     settings = read_run(run_dir / CONFIG).checkpoint
@@ -74,7 +73,6 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
         retained[whole] = "newest that is whole"
     retained |= dict.fromkeys(steps[-1:], "newest")
     retained |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
-    retained |= {step: "others depend on it" for step in ancestors(checkpoints, retained) if step not in retained}
     old = [checkpoint_folder(checkpoints, step) for step in steps if step not in retained]
     doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
     left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
@@ -83,7 +81,7 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
 
 
 def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
-    """Remove the folders that `plan_clean_up` names, the newest first, and return them.
+    """Remove the folders that `plan_clean_up` names, and return them.
 
     Raises UserError if the run is still running, if an evaluation or prediction reads it, or if the folders to remove
     are no longer `expected`; DiskError for a folder that cannot be removed. A folder that is removed half-way never
@@ -94,8 +92,7 @@ def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
         plan = plan_clean_up(run_dir, keep)
         if {str(each.folder) for each in plan.doomed} != {str(each.folder) for each in expected.doomed}:
             raise UserError(f"the checkpoints of {run_dir} have changed in between; give the command again")
-        # The newest first, so that each checkpoint on disk always has those that it depends on.
-        for each in reversed(plan.doomed):
+        for each in plan.doomed:
             with writing(each.folder) if isinstance(each.folder, Path) else nullcontext():
                 places.remove(each.folder, MANIFEST)
     return plan

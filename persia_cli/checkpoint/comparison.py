@@ -17,9 +17,9 @@ from persia_cli.errors import CheckpointError, PersiaError, one_line
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import RowFile, read_chain
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, read_manifest
 from persia_cli.store.checkpoints.record_batches import understanding_rows
+from persia_cli.store.checkpoints.saved_rows import RowFile, saved_rows
 
 MAX_CHANGED = 5
 """Maximum number of rows of a table that are named."""
@@ -136,7 +136,10 @@ def _compare_tables(folders: list[Place], manifests: list[Manifest], on_rows: Ca
         else:
             common.setdefault((one.group, other.group), []).append(name)
     for groups, names in common.items():
-        sides = [_GroupRows(folder, group, names, on_rows) for folder, group in zip(folders, groups, strict=True)]
+        sides = [
+            _GroupRows(folder, manifest, group, names, on_rows)
+            for folder, manifest, group in zip(folders, manifests, groups, strict=True)
+        ]
         _compare_groups(sides[0], sides[1], [found[name] for name in names])
     return list(found.values())
 
@@ -144,10 +147,12 @@ def _compare_tables(folders: list[Place], manifests: list[Manifest], on_rows: Ca
 class _GroupRows:
     """The rows of some tables of a group as a stream of record batches; `error` is why it ended too early."""
 
-    def __init__(self, folder: Place, group: int, names: list[str], on_rows: Callable[[int], None]) -> None:
+    def __init__(
+        self, folder: Place, manifest: Manifest, group: int, names: list[str], on_rows: Callable[[int], None]
+    ) -> None:
         self.folder = folder
         self.error: PersiaError | None = None
-        files = [file for file in read_chain(folder).row_files(with_dense=True) if file.rows.group == group]
+        files = [file for file in saved_rows(folder, manifest, with_dense=True) if file.rows.group == group]
         batches = self._batches(files, pa.array(names), on_rows)
         first = next(batches, None)
         self.vectors: dict[str, int] = {}

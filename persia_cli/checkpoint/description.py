@@ -7,7 +7,6 @@ import msgspec
 from pydantic import ValidationError
 
 from persia_cli.checkpoint.dense_flaws import DENSE, WEIGHTS, tensor_shapes
-from persia_cli.checkpoint.listing import CHANGES, FULL
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.observe.saved_run import locate_model
@@ -38,7 +37,6 @@ class Description:
 
     path: str
     run_dir: str | None
-    kind: str
     saved_s: float
     persia_version: str
     format_version: int
@@ -74,7 +72,6 @@ def describe_checkpoint(folder: Place) -> Description:
     return Description(
         path=str(checkpoint),
         run_dir=None if run_dir is None else str(run_dir),
-        kind=CHANGES if manifest.parent else FULL,
         saved_s=modified_s(checkpoint / MANIFEST),
         persia_version=manifest.persia_version,
         format_version=manifest.format_version,

@@ -21,8 +21,6 @@ from persia_cli.store.checkpoints.manifest import (
 )
 from persia_cli.store.checkpoints.retention import best_checkpoint
 
-FULL, CHANGES = "full", "changes"
-"""A checkpoint has all rows, or only the changes since the one before."""
 NO_MANIFEST = "without its manifest"
 
 
@@ -32,7 +30,6 @@ class ListedCheckpoint:
 
     step: int
     path: str
-    kind: str = FULL
     samples: int | None = None
     saved_s: float | None = None
     """Time of writing of its manifest, in seconds since 1970."""
@@ -140,7 +137,6 @@ def _listed(folder: Place, step: int, best: Place | None, newest: Place | None) 
     return ListedCheckpoint(
         step=step,
         path=str(folder),
-        kind=CHANGES if manifest.parent else FULL,
         samples=manifest.samples,
         saved_s=saved_s,
         nbytes=nbytes_below(folder),

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from persia_cli.checkpoint.rows import RowBlock, decoded, row_blocks
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.wire.reports import SavedRows
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.rows import hashing
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import RowFile, in_order, read_chain
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.checkpoints.record_batches import record_batches, understanding_rows
+from persia_cli.store.checkpoints.saved_rows import RowFile, in_order, saved_rows
 from persia_cli.store.layout import table_salt
 
 FIRST_COLUMNS = {"table": pa.dictionary(pa.int32(), pa.string()), "id": pa.uint64(), "last_used": pa.int64()}
@@ -101,12 +101,9 @@ class SortedRows:
     """
 
     def __init__(self, folder: Place, manifest: Manifest, group: int) -> None:
-        """Take the group's files, whose contents should be verified before.
-
-        Raises CheckpointError if the checkpoint depends on another that is missing.
-        """
+        """Take the group's files, whose contents should be verified before."""
         self.names = list(manifest.tables_of(group))
-        files = [file for file in read_chain(folder).row_files(with_dense=True) if file.rows.group == group]
+        files = [file for file in saved_rows(folder, manifest, with_dense=True) if file.rows.group == group]
         starts = sorted({file.rows.first for file in files})
         self._parts = [[file for file in files if file.rows.first == start] for start in starts]
         """For each range of keys, the rows that were in memory, then those that were not, if there are any."""

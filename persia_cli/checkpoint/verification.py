@@ -14,10 +14,8 @@ from persia_cli.errors import CheckpointError, ConfigError, UserError, one_line
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, size_of
-from persia_cli.store.checkpoints.chain import cold_row_file, read_chain
 from persia_cli.store.checkpoints.manifest import (
     COLD,
-    DELETED,
     MANIFEST,
     Manifest,
     checkpoint_folder,
@@ -26,7 +24,7 @@ from persia_cli.store.checkpoints.manifest import (
     kind_of,
     verify,
 )
-from persia_cli.store.checkpoints.merged_rows import ordered_rows
+from persia_cli.store.checkpoints.saved_rows import cold_row_file
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.wire.reports import SavedFile
 
@@ -97,8 +95,6 @@ def verify_checkpoint(folder: Place, progress: VerifyingProgress) -> Verificatio
         done = progress.work
         _verify_file(folder, file, manifest, layout, progress, found)
         progress.add(max(0, done + 2 * file.nbytes - progress.work))
-    if manifest.parent is not None and not found.flaws:
-        _verify_chain(folder, found)
     found.flaws += dense_flaws(folder, manifest)
     if found.flaws and not (folder / MANIFEST).is_file():
         found.flaws, found.notes = [], [f"{folder} was removed while it was being verified"]
@@ -123,35 +119,12 @@ def _verify_file(
     found.nbytes += size
     if file.rows is None:
         return
-    if kind_of(file) == DELETED:
-        found.flaws += _flaws_of_ids(path, file, manifest)
-        return
     nbytes, of, rows = file.nbytes, max(file.rows.total, 1), progress.rows
     cold = cold_row_file(folder, manifest, file) if kind_of(file) == COLD else None
     found.flaws += RowFlaws(path, file.rows, manifest, layout, cold).sentences(
         lambda more: progress.add(nbytes * more // of, more)
     )
     found.rows += progress.rows - rows
-
-
-def _flaws_of_ids(path: Place, file: SavedFile, manifest: Manifest) -> list[str]:
-    """Return the flaws of a file of deleted ids."""
-    assert file.rows is not None
-    try:
-        ids = sum(block.keys.size for block in ordered_rows(path, manifest.tables_of(file.rows.group)))
-    except CheckpointError as error:
-        return [one_line(error)]
-    return [] if ids == file.rows.total else [f"{path} has {ids:,} ids, but {file.rows.total:,} were saved"]
-
-
-def _verify_chain(folder: Place, found: Verification) -> None:
-    """Read all rows of a checkpoint that has only changes, with those that it depends on."""
-    try:
-        for file in read_chain(folder).row_files(with_dense=True):
-            for _ in file.batches():
-                pass
-    except CheckpointError as error:
-        found.flaws.append(one_line(error))
 
 
 def _layout_of(manifest: Manifest, found: Verification) -> EmbeddingLayout | None:

@@ -57,7 +57,6 @@ def _show_head(console: Console, found: Description) -> None:
     labelled(
         console, "saved", f"{moment(found.saved_s)} by persia {found.persia_version}, format {found.format_version}"
     )
-    labelled(console, "kind", found.kind)
     into = "" if found.epoch is None else f": {found.epoch:,} epochs and {found.samples_into_epoch:,} samples"
     labelled(console, "position", f"step {found.step:,}, {found.samples:,} samples{into}; seed {found.seed}")
     labelled(console, "model", f"{found.model}, {found.mode}, {found.optimizer} for rows")

@@ -21,7 +21,7 @@ UNKNOWN = "-"
 def show_list(console: Console, notes: Console, found: CheckpointList) -> None:
     """Print the checkpoints of a run, and on `notes` what is wrong with them."""
     if console.is_terminal and found.checkpoints:
-        table = columns("step", "samples", "saved", "size", "rows", "kind", "")
+        table = columns("step", "samples", "saved", "size", "rows", "")
         for each in found.checkpoints:
             table.add_row(
                 f"{each.step:,}",
@@ -29,7 +29,6 @@ def show_list(console: Console, notes: Console, found: CheckpointList) -> None:
                 moment(each.saved_s),
                 UNKNOWN if each.nbytes is None else size(each.nbytes),
                 _number(each.rows),
-                each.kind,
                 _marks(each),
             )
         print_whole(console, table)

@@ -13,7 +13,6 @@ from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_j
 from persia_cli.observe.record_state import copies_in
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
-from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.claim import CLAIM
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest, verify
 from persia_cli.store.checkpoints.retention import remove_unfinished
@@ -153,15 +152,11 @@ def has_failed_to_begin(run_dir: Path) -> bool:
 
 
 def damage_of(checkpoint: Place, whole: bool) -> str:
-    """Return the reason why a checkpoint cannot be loaded, empty if none is found; the `whole` content is read, or not.
-
-    Those that it depends on are parts of it.
-    """
+    """Return the reason why a checkpoint cannot be loaded, or an empty text; with `whole`, read all its content."""
     try:
-        chain = read_chain(checkpoint)
-        for folder, manifest in zip(chain.folders, chain.manifests, strict=True) if whole else ():
-            for file in manifest.files:
-                verify(folder / file.folder / file.name, file)
+        manifest = read_manifest(checkpoint)
+        for file in manifest.files if whole else ():
+            verify(checkpoint / file.folder / file.name, file)
     except CheckpointError as error:
         return one_line(error)
     return ""

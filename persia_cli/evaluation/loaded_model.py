@@ -19,9 +19,9 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner
-from persia_cli.store.checkpoints.chain import RowFile, read_chain
-from persia_cli.store.checkpoints.manifest import calibration_of, verified_folder
+from persia_cli.store.checkpoints.manifest import calibration_of, read_manifest, verified_folder
 from persia_cli.store.checkpoints.row_files import load_shard
+from persia_cli.store.checkpoints.saved_rows import RowFile, saved_rows
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
 from persia_cli.training.dense_state import load_weights
@@ -48,7 +48,7 @@ def load_network(run: Run, checkpoint: Place) -> nn.Module:
 
 def _with_space(layout: EmbeddingLayout, files: Sequence[RowFile]) -> EmbeddingLayout:
     """Return the layout with as much memory as the rows of these files need, also those that were on disks."""
-    rows = sum((Counter(file.rows.all_tables) for file in files), Counter[str]())
+    rows = sum((Counter(file.rows.tables) for file in files), Counter[str]())
     needed = (max(1, sum(rows[table.name] for table in group.tables)) for group in layout.groups)
     pairs = zip(layout.groups, needed, strict=True)
     groups = (replace(group, capacity=count, partitions=1, cold_bytes=0) for group, count in pairs)
@@ -61,7 +61,7 @@ class LoadedModel:
     def __init__(self, run: Run, checkpoint: Place, device: torch.device = CPU) -> None:
         """Load both; raises CheckpointError as `load_network`."""
         layout = embedding_layout(run)
-        files = read_chain(checkpoint).row_files(with_dense=False)
+        files = saved_rows(checkpoint, read_manifest(checkpoint), with_dense=False)
         self._planner, self._shard = RowPlanner(layout, 1), Shard(_with_space(layout, files), 0, 1)
         load_shard(self._shard, files)
         self.network = load_network(run, checkpoint).to(device)

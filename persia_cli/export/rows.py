@@ -7,8 +7,8 @@ from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.serving.description import Form, FrozenGroup
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import read_chain
-from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
+from persia_cli.store.checkpoints.saved_rows import saved_rows
 from persia_cli.store.layout import GroupSpec
 
 OnRows = Callable[[int], None]
@@ -17,11 +17,8 @@ OnWork = Callable[[str, int, int], None]
 
 
 def require_rows(checkpoint: Place, on_work: OnWork) -> None:
-    """Compare the content of every file of rows, including those that the checkpoint depends on, with its checksum.
-
-    Raises CheckpointError for a changed file.
-    """
-    files = read_chain(checkpoint).row_files(with_dense=True)
+    """Compare the content of every file of rows with its checksum; raises CheckpointError for a changed file."""
+    files = saved_rows(checkpoint, read_manifest(checkpoint), with_dense=True)
     total, done = sum(part.nbytes for file in files for _, part in file.parts), 0
 
     def on_bytes(nbytes: int) -> None:

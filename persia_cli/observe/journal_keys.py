@@ -108,7 +108,7 @@ EVENT_KINDS: dict[str, Event] = {
     ),
     "best": Event(("metric", "step", "value"), "the best evaluation so far"),
     "stopped_early": Event(("step", "text"), "`train.stop_early` ended training"),
-    "saved": Event(("path", "step", "trigger", "nbytes", "rows", "parent"), "a checkpoint is complete"),
+    "saved": Event(("path", "step", "trigger", "nbytes", "rows"), "a checkpoint is complete"),
     "save_failed": Event(
         ("step", "given_up", "text", "retry_s"),
         "a checkpoint could not be written, the `given_up`-th so far; it is tried again after `retry_s` seconds",

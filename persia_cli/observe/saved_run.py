@@ -17,7 +17,6 @@ from persia_cli.observe.remote_records import copied_here
 from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place, address_of, place_of
-from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.claim import remove_own_unfinished, writer_of
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
@@ -26,6 +25,7 @@ from persia_cli.store.checkpoints.manifest import (
     checkpoints_of,
     finished_steps,
     newest_checkpoint,
+    read_manifest,
     unfinished_folders,
 )
 from persia_cli.store.checkpoints.retention import choose_checkpoint
@@ -66,7 +66,7 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
     if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
         remove_own_unfinished(run_dir, run.checkpoint.path)
     is_its_own = address_of(checkpoint.parent) == address_of(checkpoints_of(run_dir, run.checkpoint.path))
-    _require_same(run_dir / CONFIG, run, read_chain(checkpoint).manifest, is_its_own)
+    _require_same(run_dir / CONFIG, run, read_manifest(checkpoint), is_its_own)
     return SavedModel(run_dir, checkpoint, run)
 
 

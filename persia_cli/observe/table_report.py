@@ -9,8 +9,7 @@ from persia_cli.observe.journal import EVENTS, Tail, understanding
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import read_chain
-from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
 from persia_cli.store.table_stats import TableStats, table_stats
 
@@ -76,13 +75,12 @@ def report_tables(folder: Place) -> CheckpointReport:
     Raises UserError for a folder that is neither, CheckpointError for a run without a checkpoint or a damaged one.
     """
     checkpoint, run_dir = locate_model(folder)
-    chain = read_chain(checkpoint)
-    manifest = chain.manifest
+    manifest = read_manifest(checkpoint)
     layout = _layout(manifest)
     groups = {table.name: group for group in layout.groups for table in group.tables} if layout else {}
     counted = _counters(run_dir)
     tables = {}
-    for name, stats in table_stats(chain).items():
+    for name, stats in table_stats(checkpoint, manifest).items():
         group = groups.get(name)
         tables[name] = TableReport(
             stats=stats,

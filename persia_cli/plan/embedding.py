@@ -241,8 +241,6 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: in
         partitions=partitions,
         dtype=kind.dtype,
         wire=run.embedding.wire,
-        remembers_evictions=run.checkpoint.full_every > 1
-        and (run.embedding.when_full != "refuse" or run.embedding.expire_after is not None),
         counts_uses=any(_counts_uses(run, table) for table in tables),
         epoch_bits=epoch_bits_for(rows, run.train.batch * readers),
     )

@@ -15,8 +15,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.warm_start import TakenTable, TakenVectors, WarmStart
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import Place, address_of, place_of
-from persia_cli.store.checkpoints.chain import read_chain
-from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of
+from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of, read_manifest
 from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.cold.geometry import rows_on_disk
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout, GroupSpec, TableSpec
@@ -33,7 +32,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
         return None
     wrong = list(_unknown_tables(source, layout))
     checkpoint = _checkpoint_of(source.path) if source.path is not None else None
-    manifest = read_chain(checkpoint).manifest if checkpoint else None
+    manifest = read_manifest(checkpoint) if checkpoint else None
     pairs = _pairs(source, manifest, layout, wrong) if manifest else {}
     saved = _saved_run(manifest) if manifest else None
     for new, old in pairs.items():

@@ -32,11 +32,6 @@ ROWS_PER_LINE = 8
 """Rows of capacity for each line of the sketch that counts look-ups of ids without a row."""
 LOOK_UPS_PER_ROW = 128
 """Look-ups for each row of capacity, after which counts of look-ups are halved, if no id came twice in a batch."""
-EVICTION_BYTES = 10
-"""Memory of a remembered eviction: key (8 bytes) and table number (2 bytes)."""
-ROWS_PER_EVICTION = 8
-"""Rows of capacity for each eviction that a store remembers. If more are evicted between two checkpoints, so many rows
-are new that the later one may as well have all rows."""
 DENSE_TABLE = "(dense)"
 """Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
@@ -180,8 +175,6 @@ class GroupSpec:
     dtype: Storage = "float32"
     wire: Wire = "float32"
     """Dtype in which its rows and their gradients travel."""
-    remembers_evictions: bool = False
-    """True if stores remember the keys evicted since the last checkpoint, so that one of changes can follow."""
     counts_uses: bool = False
     """True if stores count look-ups of ids, so that the least frequently used rows are evicted."""
     epoch_bits: int = 0
@@ -231,14 +224,9 @@ class GroupSpec:
         return max(MIN_BUCKETS, math.ceil(self.rows_per_partition / (SLOTS * MAX_FILL)))
 
     @property
-    def evictions_per_partition(self) -> int:
-        """Maximum number of evictions that a store remembers, for each partition."""
-        return math.ceil(self.rows_per_partition / ROWS_PER_EVICTION) if self.remembers_evictions else 0
-
-    @property
     def nbytes(self) -> int:
         """Memory of rows and index at capacity, of all servers together, in bytes."""
-        index = self.buckets * BUCKET_BYTES + FILL_BYTES + self.evictions_per_partition * EVICTION_BYTES
+        index = self.buckets * BUCKET_BYTES + FILL_BYTES
         row = self.width * 4 + ROW_BYTES + (USES_BYTES if self.counts_uses else 0)
         return self.partitions * (index + self.sketch_lines * LINE_BYTES + self.rows_per_partition * row)
 

@@ -181,25 +181,6 @@ class RowStore:
             part[part != 0] = 0
         self.index.uses[: self.used] &= ~np.uint32(frequency.STEP)
 
-    def take_evicted(self) -> tuple[Keys, Tables] | None:
-        """Return the keys without a row that were evicted since the last call, ordered by key, then table number.
-
-        Return None if more were evicted than the store remembers. From now on further evictions are remembered.
-        """
-        evictions = int(self.index.evictions[0])
-        self.index.evictions[0] = 0
-        if evictions > self.index.evicted_keys.size:
-            return None
-        keys, tables = self.index.evicted_keys[:evictions], self.index.evicted_tables[:evictions]
-        order = np.lexsort((tables, keys))
-        keys, tables = keys[order], tables[order]
-        again = (keys[1:] == keys[:-1]) & (tables[1:] == tables[:-1])
-        once = np.concatenate([np.ones(min(keys.size, 1), np.bool_), ~again])
-        keys, tables = keys[once], tables[once]
-        # A key may have got a row again since it was evicted, and even its first row since the last call.
-        gone = self.find(keys, tables) < 0
-        return keys[gone], tables[gone]
-
     def read_rows(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns]."""
         words = self.rows.arena.reshape(-1, self.group.width)[rows]
@@ -234,7 +215,6 @@ def vectors_of(words: Floats, sizes: Mapping[str, int], dtype: Storage) -> dict[
 
 def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> buckets.Index:
     words = memory(group.buckets * len(partitions) * 8, np.uint64)
-    evictions = group.evictions_per_partition * len(partitions)
     return buckets.Index(
         buckets=words,
         marks=words.view(np.uint32),
@@ -246,9 +226,6 @@ def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> bu
         size=np.uint64(group.buckets),
         several=len(group.tables) > 1,
         scratch=np.zeros(buckets.SCRATCH, np.uint64),
-        evicted_keys=memory(evictions, np.uint64),
-        evicted_tables=memory(evictions, np.uint16),
-        evictions=memory(1, np.int64),
         uses=memory(rows if group.counts_uses else 0, np.uint32),
         sketch=memory(len(partitions) * group.sketch_lines * int(frequency.WORDS), np.uint64),
         lines=np.uint64(group.sketch_lines),

@@ -83,8 +83,6 @@ class Shard:
         self._updates: NDArray[np.int64] = memory(1, np.int64)
         self.saves: NDArray[np.int64] = memory(1, np.int64)
         """The number of the last save that a process with this memory has begun; set when one begins."""
-        self.changes_since: NDArray[np.int64] = memory(1, np.int64)
-        """The step + 1 of the checkpoint since which changes are known, else 0."""
         self._empty = empty
         self.salts = layout.salts()
         self.stores = tuple(
@@ -127,13 +125,10 @@ class Shard:
             if store.cold is not None:
                 store.cold.close()
 
-    def begin_snapshot(self, places: int | None = None, since: Sequence[int] | None = None) -> ShardSnapshot:
-        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.checkpoints.snapshot`.
-
-        If `since` gives the step of a store, its rows last used before that are omitted.
-        """
+    def begin_snapshot(self, places: int | None = None) -> ShardSnapshot:
+        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.checkpoints.snapshot`."""
         self.end_snapshot()
-        self._snapshot = ShardSnapshot(self.stores, self._look_ups.tolist(), since or [0] * len(self.stores), places)
+        self._snapshot = ShardSnapshot(self.stores, self._look_ups.tolist(), places)
         return self._snapshot
 
     def end_snapshot(self) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.store.checkpoints.chain import Chain
+from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.saved_rows import saved_rows
 
 BINS = 10
 """Largest number of bins of a histogram."""
@@ -45,15 +47,14 @@ class TableStats:
     """Steps from a row's last use to the checkpoint: 1 for rows of the last step before it."""
 
 
-def table_stats(chain: Chain) -> dict[str, TableStats]:
-    """Return the statistics of every table of a checkpoint, in its manifest's order.
+def table_stats(folder: Place, manifest: Manifest) -> dict[str, TableStats]:
+    """Return the statistics of every table of the checkpoint in `folder`, in its manifest's order.
 
-    It needs the memory of one record batch of each checkpoint in the chain, for files of any size. Raise
-    CheckpointError for a file that is missing, damaged or not a file of rows.
+    It needs the memory of one record batch, for files of any size. Raise CheckpointError for a file that is missing,
+    damaged or not a file of rows.
     """
-    manifest = chain.manifest
     counts = {table.name: _Counts() for table in manifest.tables}
-    for file in chain.row_files(with_dense=True):
+    for file in saved_rows(folder, manifest, with_dense=True):
         file.verify()
         for batch in file.batches():
             _count(batch, manifest.step, counts)

@@ -90,8 +90,6 @@ class SaveModel(FieldSet, frozen=True, tag="saving"):
 
     folder: str
     step: Count
-    parent: Count | None = None
-    """The step of the checkpoint before, if only the rows changed since must be written; None for all rows."""
     awaited: bool = False
     """True if a process waits for it: it is written at full speed, even if that slows training down."""
 

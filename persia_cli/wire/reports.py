@@ -119,10 +119,6 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
     stop: Count
     tables: dict[str, Positive]
     """Number of rows of each table that has any in the file."""
-    changed_since: Count | None = None
-    """The step of an earlier checkpoint if the file has only what changed since; None if it has all rows."""
-    held: dict[str, Positive] = {}
-    """In a file of changed rows: number of all rows of each table in these partitions, changed or not."""
 
     @property
     def total(self) -> int:
@@ -133,11 +129,6 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
     def place(self) -> tuple[int, int, int, int]:
         """The group and the partitions of the file's rows."""
         return self.group, self.partitions, self.first, self.stop
-
-    @property
-    def all_tables(self) -> dict[str, Positive]:
-        """Rows of each table in these partitions, whether they are in this file or in earlier ones."""
-        return self.tables if self.changed_since is None else self.held
 
 
 class SavedFile(Record, frozen=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ value is its number of updates in samples.
 from pathlib import Path
 
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import read_chain
-from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_steps
+from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.checkpoints.saved_rows import saved_rows
 from tests.support.small import STEPS, WORDS
 
 NETWORK = """
@@ -68,10 +68,10 @@ def counting(folder: Path) -> list[str]:
 
 def missed_by_rows(checkpoints: Place, steps: int = LONG) -> dict[str, set[int]]:
     """Return the numbers of updates that the rows of the tables of one id have missed, by the last checkpoint."""
-    chain = read_chain(checkpoint_folder(checkpoints, finished_steps(checkpoints)[-1]))
+    folder = checkpoint_folder(checkpoints, finished_steps(checkpoints)[-1])
     rows = [
         (file.rows.first > 0, row)
-        for file in chain.row_files(with_dense=False)
+        for file in saved_rows(folder, read_manifest(folder), with_dense=False)
         for batch in file.batches()
         for row in batch.to_pylist()
         if row["table"] != f"feature_{ALONE}"

@@ -114,12 +114,12 @@ def job_of(
     """A job of two groups, of which the first has two tables and the second one partition."""
     layout = layout_of(dim, capacity, 2, optimizer, TABLES[:2], admission, dtype, seed=seed, **settings)
     own = replace(TABLES[2], admission=admission, min_count=layout.groups[0].tables[0].min_count)
-    second = replace(layout.groups[0], number=1, tables=(own,), partitions=1, remembers_evictions=True)
+    second = replace(layout.groups[0], number=1, tables=(own,), partitions=1)
     return Job(replace(layout, groups=(layout.groups[0], second)), steps, batch, seed)
 
 
 STATE_OF_INDEX = (
-    "buckets", "tables", "reused", "fill", "evicted_keys", "evicted_tables", "evictions", "uses", "sketch",
+    "buckets", "tables", "reused", "fill", "uses", "sketch",
 )  # fmt: skip
 
 

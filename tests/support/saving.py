@@ -9,11 +9,10 @@ from persia_cli.store.checkpoints.manifest import (
     EMBEDDINGS,
     FORMAT_VERSION,
     Manifest,
-    Parent,
     RunProgress,
     SavedTable,
 )
-from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
+from persia_cli.store.checkpoints.row_files import write_portions
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
 from persia_cli.version import __version__
@@ -24,20 +23,19 @@ def save_shard(
     shard: Shard,
     directory: Place,
     on_rows: Callable[[int], None] = lambda rows: None,
-    changes: Changes = None,
 ) -> list[SavedFile]:
-    """Write a shard, or its changes, as servers do."""
-    cut = shard.begin_snapshot(since=steps_of(changes))
+    """Write a shard as servers do."""
+    cut = shard.begin_snapshot()
     try:
-        return write_portions(shard, cut.portions, directory, on_rows, changes, cut.cold)
+        return write_portions(shard, cut.portions, directory, on_rows, cut.cold)
     finally:
         shard.end_snapshot()
 
 
-def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], parent: Parent | None = None) -> Manifest:
+def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile]) -> Manifest:
     """Return the manifest of files that servers have saved."""
     rows = [file.rows for file in files if file.rows is not None and file.folder in (COLD, EMBEDDINGS)]
-    counts = sum((Counter(each.all_tables) for each in rows), Counter[str]())
+    counts = sum((Counter(each.tables) for each in rows), Counter[str]())
     return Manifest(
         format_version=FORMAT_VERSION,
         persia_version=__version__,
@@ -53,5 +51,4 @@ def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], pare
         groups={str(group.number): sum(counts[table.name] for table in group.tables) for group in layout.groups},
         progress=RunProgress(0, 0, 0, 0, 0, 0, 0, 0, []),
         files=files,
-        parent=parent,
     )

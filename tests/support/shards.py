@@ -66,7 +66,6 @@ def layout_of(
     admission: float = 1.0,
     dtype: Any = "float32",
     wire: Any = "float32",
-    remembers_evictions: bool = False,
     min_count: int = 1,
     epoch_bits: int = 2,
     **settings: Any,
@@ -75,9 +74,7 @@ def layout_of(
     tables = tuple(replace(table, admission=admission, min_count=min_count) for table in tables)
     settings.setdefault("when_full", "evict_lru")
     counts_uses = settings["when_full"] in ("auto", "evict_lfu")
-    group = GroupSpec(
-        0, dim, optimizer, tables, capacity, partitions, dtype, wire, remembers_evictions, counts_uses, epoch_bits
-    )
+    group = GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype, wire, counts_uses, epoch_bits)
     return EmbeddingLayout((group,), (), **{"seed": SEED, **settings})
 
 

@@ -7,20 +7,17 @@ import pytest
 
 from persia_cli.engines import embedded
 from persia_cli.observe.journal import EVENTS, METRICS
-from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
-    checkpoint_folder,
     finished_steps,
     newest_checkpoint,
     read_manifest,
 )
 from tests.conftest import poll_for
 from tests.support.full_disk import leave_free, small_disk
-from tests.support.jobs import plan, train
+from tests.support.jobs import plan
 from tests.support.launched import Launched
 from tests.support.small import WORDS
-from tests.system.test_deltas import rows_of
 
 DISK, LIMIT_S = 2 * 2**20, 120.0
 BIG_ROWS = ["model.dim=64", "dataset.generator.cardinalities=[9000, 9000]", "embedding.capacity=16384"]
@@ -103,36 +100,3 @@ def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) 
             *(f"step-{step}" for step in saved), "writer.json",
         ]  # fmt: skip
         assert read_manifest(newest_checkpoint(disk / "models")).step == 300
-
-
-@pytest.mark.slow
-def test_after_an_aborted_save_a_checkpoint_of_changes_is_whole(tmp_path: Path) -> None:
-    """Servers count from a save that was not published: the next one has all rows, and later ones have changes."""
-    words = [*WORDS, "cluster=embedded", "checkpoint.every_steps=20", "checkpoint.keep=null", "train.steps=160"]
-    with small_disk(16 * DISK) as disk:
-        deltas = [*words, "checkpoint.full_every=99"]
-
-        def fill_for_one_save() -> None:
-            events = (tmp_path / "run" / EVENTS).read_text() if (tmp_path / "run" / EVENTS).exists() else ""
-            if "save_failed" in events:
-                (disk / "filler").unlink(missing_ok=True)
-            elif '"parent": 20' in events and not (disk / "filler").exists():
-                leave_free(disk, 0)
-
-        result = embedded.launch(plan([*deltas, f"checkpoint.path={disk}/models"], tmp_path / "run"), fill_for_one_save)
-        parents = {event["step"]: event["parent"] for event in result.events if event["event"] == "saved"}
-        failed = [event["step"] for event in result.events if event["event"] == "save_failed"]
-        assert failed
-        assert {*parents, *failed} >= {*range(20, 161, 20)}
-        assert {step: parent for step, parent in parents.items() if step < failed[0]} == {
-            step: step - 20 if step > 20 else None for step in range(20, failed[0], 20)
-        }
-        after = [step for step in parents if step > failed[-1]]
-        assert [parents[step] for step in after] == [None, *after[:-1]]
-        assert len(after) > 1
-        full = train(words, tmp_path / "full").run_dir / CHECKPOINTS
-        for step in parents:
-            if step % 20:
-                continue  # one that was tried again
-            ours, theirs = (read_chain(checkpoint_folder(each, step)) for each in (disk / "models", full))
-            assert rows_of(ours) == rows_of(theirs)

@@ -12,11 +12,9 @@ import pytest
 
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     EMBEDDINGS,
-    checkpoint_folder,
     finished_steps,
 )
 from tests.conftest import poll_for
@@ -204,31 +202,6 @@ def test_a_death_during_a_save_costs_that_save_alone(tmp_path: Path) -> None:
         assert (40 <= again < 80, others) == (True, [80, 120]), "it is tried again before the interval is over"
         assert len(events_of(job, "recovered")) == 1
         assert rows_of(job.run_dir) == rows_of(undisturbed.run_dir)
-
-
-def test_checkpoints_of_changes_go_on(tmp_path: Path) -> None:
-    """After a kill the next checkpoint has only changes, and chain and rows are those of an undisturbed run."""
-    words = [*TWO_SERVERS, "checkpoint.every_steps=30", "checkpoint.full_every=50"]
-    undisturbed = train(words, tmp_path / "undisturbed")
-    with Launched(words, tmp_path / "run") as job:
-        kill_at(job, 100, *BOTH)
-        code, _ = job.end(within_s=LIMIT_S)
-        assert code == 0, job.output[-3000:]
-    chains = [folder / CHECKPOINTS for folder in (job.run_dir, undisturbed.run_dir)]
-    whole = [event["step"] for event in events_of(job, "saved") if event["parent"] is None]
-    given_up = [event["step"] for event in events_of(job, "save_failed")]
-    assert set(whole) <= {30, *(step + 30 for step in given_up)}, "an aborted save costs the next one, no other"
-    for step in finished_steps(chains[0]):
-        own, other = (
-            [
-                row
-                for file in read_chain(checkpoint_folder(checkpoints, step)).row_files(with_dense=True)
-                for batch in file.batches()
-                for row in batch.to_pylist()
-            ]
-            for checkpoints in chains
-        )
-        assert own == other
 
 
 def rolled_back(job: Launched, kill: Any) -> dict[str, Any]:

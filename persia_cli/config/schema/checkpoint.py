@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from persia_cli.config.schema.base import Count, Few, Node, Positive, Seconds
+from persia_cli.config.schema.base import Count, Node, Positive, Seconds
 from persia_cli.storage.credentials import without_credentials
 
 
@@ -27,8 +27,6 @@ class Checkpoint(Node):
     """Time in seconds after SIGTERM or SIGUSR1 in which the model is saved; after that the job ends without it."""
     at_end: bool = True
     """Save when training is done."""
-    full_every: Few = 1
-    """Every so many checkpoints, one has all rows; those between have only what changed since the one before."""
     keep: Count | None = 3
     """Number of newest checkpoints to keep, in addition to the best and the last one; with `null` all are kept."""
     path: Annotated[str, BeforeValidator(_place)] | None = None

@@ -59,12 +59,6 @@ class Index(NamedTuple):
     """True if the group has more than one table."""
     scratch: NDArray[np.uint64]
     """uint64[SCRATCH]: memory for intermediate results."""
-    evicted_keys: NDArray[np.uint64]
-    """uint64[n]: keys that lost their rows to others since the last snapshot, as far as there is space for them."""
-    evicted_tables: NDArray[np.uint16]
-    """uint16[n]: their table numbers."""
-    evictions: NDArray[np.int64]
-    """int64[1]: number of evicted keys, also of those beyond `n`."""
     uses: NDArray[np.uint32]
     """uint32[rows]: frequency and last step of each row's look-ups (see `frequency`); empty if not needed."""
     sketch: NDArray[np.uint64]
@@ -79,7 +73,7 @@ SCRATCH = 2 * max(CHUNK, PATHS)
 INDEX = types.NamedTuple(
     (
         write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64),
-        write(U64), write(U16), write(types.int64), write(U32), write(U64), U64, U64,
+        write(U32), write(U64), U64, U64,
     ),
     Index,
 )  # fmt: skip

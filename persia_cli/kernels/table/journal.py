@@ -39,15 +39,15 @@ GROUP = np.uint64(40)
 """Lowest bit of the number of the feature group."""
 NOTE = np.uint64(128)
 """Words of the note of a new key: WRITES to LINE_WORDS, then three words for each slot that is written."""
-WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY, PLACE = (np.uint64(i) for i in range(11))
-EXPIRED, USES, LINE, LINE_WORDS = (np.uint64(i) for i in range(11, 15))
-LOGGED = np.uint64(22)
+WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY = (np.uint64(i) for i in range(10))
+EXPIRED, USES, LINE, LINE_WORDS = (np.uint64(i) for i in range(10, 14))
+LOGGED = np.uint64(21)
 """Words of a note: number of slots written; key, its table and its row (-1 for none). Then the rows of its partition,
 and number and value of the counter that rises. Then the table of the evicted row (-1 for none), its count of evicted
-rows, the key that loses the row, the count of evictions before it, and that table's count of expired rows. Then the
-row's word of `Index.uses`, the begin of the key's line of the sketch (-1 for no change), and the line's words. Last,
-the number of records in the buffer of the cold log, with that of the evicted row (-1 without one)."""
-SLOTS_AT = np.uint64(23)
+rows, the key that loses the row (with a cold log), and that table's count of expired rows. Then the row's word of
+`Index.uses`, the begin of the key's line of the sketch (-1 for no change), and the line's words. Last, the number of
+records in the buffer of the cold log, with that of the evicted row (-1 without one)."""
+SLOTS_AT = np.uint64(22)
 """Word of a note at which its slots begin: slot, key, and row + 1 | step of last use << 32."""
 WORDS_OF_SLOT = np.uint64(3)
 NONE = np.uint64(2**64 - 1)

@@ -25,7 +25,6 @@ from persia_cli.kernels.table.journal import (
     LOSER_KEY,
     NONE,
     OUTCOME,
-    PLACE,
     ROW,
     SLOTS_AT,
     TABLE,
@@ -44,7 +43,6 @@ from persia_cli.kernels.table.slots import (
     is_expired,
     key_at,
     put,
-    remember_evicted,
 )
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, write
 from persia_cli.kernels.toolchain.needs import TAKE_OVER
@@ -177,8 +175,8 @@ def _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser,
         note[base + EXPIRED] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
         if must_save(old, row):
             copy_row(index, rows, old, loser, row)
-        note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
         if cold.filled.size:
+            note[base + LOSER_KEY] = key_at(index, loser)
             copy_to_log(cold, cold.filled[0], index, loser, row, rows)
             note[base + LOGGED] = np.uint64(cold.filled[0] + 1)
     else:
@@ -214,7 +212,6 @@ def carry_out_note(journal, base, index, rows, cold, row_init, counts, number):
         counts.evicted[loser] = np.int64(note[base + EVICTED])
         counts.expired[loser] = np.int64(note[base + EXPIRED])
         index.reused[row] = number
-        remember_evicted(index, np.int64(note[base + PLACE]), note[base + LOSER_KEY], np.uint16(loser))
         if note[base + LOGGED] != NONE:
             cold.filled[0] = np.int64(note[base + LOGGED])
             add_to_index(cold, note[base + LOSER_KEY], cold.filled[0] - 1)

@@ -168,13 +168,13 @@ class Listed(NamedTuple):
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
 
 
-@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED, write(I64)), for_=SAVING)
-def list_rows(index, old, first, last, since, listed, held):
+@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED), for_=SAVING)
+def list_rows(index, old, first, last, since, listed):
     """List the rows of the snapshot in the partitions [first, last), counted from the server's own first one.
 
-    `listed` must have space for one more than all of them. Rows last used before step `since` are omitted; `held`,
-    int64[tables], gets the number of all. Return the number of rows listed. All of them count as saved, and the places
-    of copied rows are free: the caller must take their values before the store changes.
+    `listed` must have space for one more than all of them. Rows last used before step `since` are omitted. Return the
+    number of rows listed. All of them count as saved, and the places of copied rows are free: the caller must take
+    their values before the store changes.
     """
     found, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
     for i in range(size):
@@ -185,14 +185,14 @@ def list_rows(index, old, first, last, since, listed, held):
             old.saved[row] = 1
             old.counts[1] -= 1
             uses = index.uses[row] if index.uses.size else np.uint32(0)
-            found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since, held)
+            found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since)
     for partition in range(first, last):
         place = old.heads[partition]
         old.heads[partition] = NONE
         while place != NONE:
             found = _list(
                 listed, found, old.keys[place], old.tables[place], old.last_used[place], old.uses[place], -1 - place,
-                since, held,
+                since,
             )  # fmt: skip
             old.free[old.counts[0]] = place
             old.counts[0] += 1
@@ -226,9 +226,8 @@ def _prefetch_facts(index, old, row):
 
 
 @inlined
-def _list(listed, found, key, table, last_used, uses, source, since, held):
-    """Count a row, and list it at place `found` unless it is too old; return the next place."""
-    held[table] += 1
+def _list(listed, found, key, table, last_used, uses, source, since):
+    """List a row at place `found` unless it is too old; return the next place."""
     listed.keys[found], listed.tables[found] = key, table
     listed.last_used[found], listed.uses[found], listed.sources[found] = last_used, uses, source
     return found + np.int64(last_used >= since)

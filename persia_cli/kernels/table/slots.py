@@ -355,15 +355,6 @@ def _empty_slot(index, one, two):
     return NOWHERE
 
 
-@inlined
-def remember_evicted(index, place, key, table):
-    """Remember for the next checkpoint that a key lost its row; `place` is the number of evictions before it."""
-    if place < index.evicted_keys.size:
-        index.evicted_keys[place] = key
-        index.evicted_tables[place] = table
-    index.evictions[0] = place + 1
-
-
 @kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, EVICTION_RULES, LOAD_COUNTS, write(I64)))
 def insert(index, keys, tables, last_used, used, rules, counts, rows):
     """Give a row to each (key, table) with its step of last use; return the new number of rows in use.

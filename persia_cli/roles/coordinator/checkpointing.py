@@ -18,7 +18,6 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.storage.places import Place, address_of, place_of, remove
 from persia_cli.storage.remote import within
-from persia_cli.store.checkpoints.chain import is_divided, manifest_digest, read_chain
 from persia_cli.store.checkpoints.claim import require_writer
 from persia_cli.store.checkpoints.manifest import (
     COLD,
@@ -26,7 +25,6 @@ from persia_cli.store.checkpoints.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     Manifest,
-    Parent,
     RunProgress,
     SavedTable,
     begin_checkpoint,
@@ -68,23 +66,7 @@ class SaveStarted(NamedTuple):
     scores: SavedFile | None
     failure: str
     """The reason why the scores could not be written, or empty."""
-    parent: int | None
-    """The step of the checkpoint whose rows this one changes; None if it has all rows."""
     progress: RunProgress
-
-
-class ParentCheckpoint(NamedTuple):
-    """The newest checkpoint, which the next one may extend, and the length of its chain."""
-
-    newest: Parent | None
-    length: int
-
-
-class SaveResult(NamedTuple):
-    """The event of a finished save, and the newest checkpoint after it."""
-
-    event: dict[str, Any]
-    chain: ParentCheckpoint
 
 
 class Checkpointing:
@@ -108,20 +90,10 @@ class Checkpointing:
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._own_part: CoordinatorPart | None = None
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
-        self._chain = self._loaded_chain()
-
-    def _loaded_chain(self) -> ParentCheckpoint:
-        """Return the checkpoint that a resumed run continues, and the length of its chain.
-
-        Return none for a run in another folder, which must not depend on this one, and for another number of servers.
-        """
-        folder = checkpoint_folder(self._checkpoints, self._job.first_step)
-        if self._job.load is None or address_of(place_of(self._job.load)) != address_of(folder):
-            return ParentCheckpoint(None, 0)
-        chain = read_chain(folder)
-        if not is_divided(chain.manifest, embedding_layout(self._run), self._run.cluster.embedding_servers):
-            return ParentCheckpoint(None, 0)
-        return ParentCheckpoint(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
+        folder = checkpoint_folder(self._checkpoints, job.first_step)
+        is_own = job.load is not None and address_of(place_of(job.load)) == address_of(folder)
+        self._newest = job.first_step if is_own else None
+        """The step of the newest checkpoint that this run saved; None without one."""
 
     def tidy(self) -> None:
         """Complete or remove what a killed process left unfinished; called when training begins."""
@@ -141,17 +113,6 @@ class Checkpointing:
         self._tracker.seed(line for line in lines if line["split"] == "eval" and line["step"] in steps)
         step = self._tracker.kept_step
         return None if step is None else self._tracker.best_at(step)
-
-    def _parent_step(self) -> int | None:
-        """Return the step of the checkpoint that the next one extends; None if the next one has all rows."""
-        newest, length = self._chain
-        if newest is None or length >= self._run.checkpoint.full_every:
-            return None
-        try:
-            digest = manifest_digest(checkpoint_folder(self._checkpoints, newest.step))
-        except CheckpointError:
-            return None  # it was removed
-        return newest.step if digest == newest.sha256 else None
 
     def reset(self) -> None:
         """Clear the state of the last save; `begin` of the next one follows."""
@@ -173,7 +134,7 @@ class Checkpointing:
             step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger
         )
         awaited = phase.trigger in AWAITED
-        return SaveModel(begun.draft, step, begun.parent, awaited)
+        return SaveModel(begun.draft, step, awaited)
 
     def _begin(self, phase: Phase, state: RecordState) -> SaveStarted:
         self._draft = draft = begin_checkpoint(self._checkpoints, phase.last)
@@ -182,9 +143,7 @@ class Checkpointing:
             scores = save_scores(draft, state.scores, state.recent)
         except DiskError as error:
             failure = str(error)
-        # A store that does not answer is not asked again: each attempt takes long, and replicas wait for this one.
-        parent = self._parent_step() if scores is not None else None
-        return SaveStarted(address_of(draft), scores, failure, parent, self._progress(state, phase.evaluation_due))
+        return SaveStarted(address_of(draft), scores, failure, self._progress(state, phase.evaluation_due))
 
     def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
         """Record the files that a replica wrote, or the reason why it could not."""
@@ -210,7 +169,7 @@ class Checkpointing:
         try:
             if self._failures:
                 raise DiskError(self._failures[0])
-            event, self._chain = self.publish()
+            event = self.publish()
         except (DiskError, CheckpointError) as error:
             if isinstance(self._checkpoints, Path):
                 remove_unfinished(self._checkpoints)
@@ -228,7 +187,7 @@ class Checkpointing:
         if self._lost is not None and self._lost[0] == step:
             raise DiskFaultError(f"the model of step {step:,} was not saved: {self._lost[1]}")
 
-    def publish(self) -> SaveResult:
+    def publish(self) -> dict[str, Any]:
         """Write the checkpoint's manifest and give it its name; return its event, with path, size and number of rows.
 
         Older checkpoints that are not retained are removed. Raise CheckpointError if a file is missing, DiskError if
@@ -243,11 +202,9 @@ class Checkpointing:
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None and file.folder in (EMBEDDINGS, COLD)]
         totals = {
-            group.number: sum(sum(part.all_tables.values()) for part in rows if part.group == group.number)
+            group.number: sum(sum(part.tables.values()) for part in rows if part.group == group.number)
             for group in layout.groups
         }
-        # A server without a list of changed rows writes all rows; then the checkpoint does not need its parent.
-        parent = self._chain.newest if any(part.changed_since is not None for part in rows) else None
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             persia_version=__version__,
@@ -261,7 +218,7 @@ class Checkpointing:
                     dim=group.dim,
                     dtype=group.dtype,
                     group=group.number,
-                    rows=sum(part.all_tables.get(table.name, 0) for part in rows if part.group == group.number),
+                    rows=sum(part.tables.get(table.name, 0) for part in rows if part.group == group.number),
                 )
                 for group in layout.groups
                 for table in group.tables
@@ -270,23 +227,18 @@ class Checkpointing:
             progress=progress,
             files=files,
             trigger=trigger,
-            parent=parent,
         )
-        folder = checkpoint_folder(self._checkpoints, step)
-        publish(self._checkpoints, self._draft, manifest)
+        folder = publish(self._checkpoints, self._draft, manifest)
+        self._newest = step
         self._retention.add(step, best, trigger)
-        event = {
+        return {
             "event": "saved",
             "path": str(folder),
             "step": step,
             "trigger": trigger,
             "nbytes": sum(file.nbytes for file in files),
             "rows": sum(totals[group.number] for group in layout.feature_groups),
-            "parent": parent.step if parent else None,
         }
-        return SaveResult(
-            event, ParentCheckpoint(Parent(step, manifest_digest(folder)), self._chain.length + 1 if parent else 1)
-        )
 
     def has(self, step: int) -> bool:
         """Return True if the run has a complete checkpoint of the step, saved before the evaluation that was due."""
@@ -307,9 +259,6 @@ class Checkpointing:
             self._retention.add(step, self._tracker.best_at(step), manifest.trigger)
         except DiskError as error:
             return self._failed(step, error)
-        newest, length = self._chain
-        if newest is not None and newest.step == step:
-            self._chain = ParentCheckpoint(Parent(step, manifest_digest(folder)), length)
         return None
 
     def complete_record(self) -> None:
@@ -317,10 +266,9 @@ class Checkpointing:
 
         A store that refuses the copy or does not answer only causes a warning.
         """
-        newest = self._chain.newest
-        if newest is None or self._job.task != "train" or self._run.checkpoint.path is None:
+        if self._newest is None or self._job.task != "train" or self._run.checkpoint.path is None:
             return
-        folder = checkpoint_folder(self._checkpoints, newest.step)
+        folder = checkpoint_folder(self._checkpoints, self._newest)
         try:
             with within(LAST_COPY_S):
                 self._renew_record(folder, decode_manifest(folder))

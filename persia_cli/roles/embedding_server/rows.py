@@ -15,10 +15,10 @@ from persia_cli.plan.job import Job
 from persia_cli.plan.replacement import retains_memory
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.places import Place, place_of
-from persia_cli.store.checkpoints.chain import read_chain
-from persia_cli.store.checkpoints.changes import note_loaded
 from persia_cli.store.checkpoints.frequency_files import load_frequencies
+from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.store.checkpoints.row_files import Progress, load_shard
+from persia_cli.store.checkpoints.saved_rows import saved_rows
 from persia_cli.store.checkpoints.warm_rows import WarmRows
 from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.cold.folders import clear, leave, require_space, run_folder, server_folder
@@ -98,11 +98,10 @@ def load_checkpoint(shard: Shard, folder: Place, progress: Progress) -> int:
     Raise CheckpointError for files that are damaged or do not fit.
     """
     # Without a table for dense weights, they are only in the checkpoint's dense folder.
-    chain = read_chain(folder)
-    files = chain.row_files(with_dense=shard.layout.dense_group is not None)
+    manifest = read_manifest(folder)
+    files = saved_rows(folder, manifest, with_dense=shard.layout.dense_group is not None)
     rows = load_shard(shard, files, progress)
-    load_frequencies(shard, chain.folders[-1], chain.manifest)
-    note_loaded(shard, chain.manifest.step, bool(chain.manifest.cold_files(with_dense=True)))
+    load_frequencies(shard, folder, manifest)
     # Rows without space in their partition are counted and reported; they do not count as missing.
     rows += sum(counters.left_out for counters in shard.counters().values())
     log.info("loaded %d rows from %s", rows, folder)
@@ -120,7 +119,7 @@ def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
     rows = WarmRows(shard, tables, warm.states, progress)
     if warm.checkpoint is not None and tables:
         folder = place_of(warm.checkpoint)
-        rows.load(read_chain(folder).row_files(with_dense=False))
+        rows.load(saved_rows(folder, read_manifest(folder), with_dense=False))
     for source in warm.vectors:
         columns = VectorColumns(source.files, source.id, source.vector, source.rows, source.made == "text")
         dim = next(group.dim for group in shard.layout.groups for table in group.tables if table.name == source.name)

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from persia_cli.config.schema import Cluster
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
+from persia_cli.store.checkpoints.row_files import write_portions
 from persia_cli.store.checkpoints.snapshot import SnapshotRows
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
@@ -76,16 +76,15 @@ class ShardSaving:
         writer: ThreadPoolExecutor,
         wake: Callable[[], None],
         on_rows: Callable[[int], None],
-        changes: Changes = None,
         pace: SavePace | None = None,
     ) -> None:
-        """Begin to save the shard in its present state, or only the `changes` of its stores.
+        """Begin to save the shard in its present state.
 
         `wake` is called when there is something to do. Without a `pace`, the save runs at full speed.
         """
-        self._shard, self._on_rows, self._wake, self._changes = shard, on_rows, wake, changes
+        self._shard, self._on_rows, self._wake = shard, on_rows, wake
         self._pace = pace or SavePace(1, awaited=True)
-        self._snapshot = shard.begin_snapshot(since=steps_of(changes))
+        self._snapshot = shard.begin_snapshot()
         self._snapshot.make_space = self._take_or_wait
         self._cold = self._snapshot.cold
         self._taken: queue.Queue[tuple[int, SnapshotRows, bool]] = queue.Queue(PORTIONS_AHEAD)
@@ -161,7 +160,7 @@ class ShardSaving:
 
     def _write(self, folder: Place) -> list[SavedFile]:
         lower_thread_priority()
-        return write_portions(self._shard, self._portions, folder, self._note, self._changes, self._cold)
+        return write_portions(self._shard, self._portions, folder, self._note, self._cold)
 
     def _note(self, rows: int) -> None:
         if self._abandoned.is_set():

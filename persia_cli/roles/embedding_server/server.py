@@ -30,7 +30,6 @@ from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSavi
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
-from persia_cli.store.checkpoints.changes import take_changes
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import Progress
 from persia_cli.store.memory.answers import NewKeys, answers_as_before
@@ -237,8 +236,7 @@ class EmbeddingServer:
 
     def _answer(self, peer: Peer, message: LookUp) -> None:
         batch, shard = message.batch, self._shard
-        # A repeat changes nothing, least of all after the batch's update: the rows changed since a checkpoint are found
-        # by the steps of their look-ups, so no look-up of an earlier step may create rows after it.
+        # A repeat changes nothing: ids would be counted twice.
         is_repeat = self._is_looked_up(batch) or self._applied.is_applied(batch.rank, batch.step)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
@@ -341,9 +339,8 @@ class EmbeddingServer:
             raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
         self._shard.saves[0] = number
         # Changes from here on do not belong to the checkpoint, so training may continue.
-        changes = take_changes(self._shard, work.step, work.parent)
         pace, note = SavePace(self._servers, work.awaited), self._note_written
-        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, note, changes, pace)
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, note, pace)
         self._saved_step = work.step
         self._session.work.begin("writing its rows")
         self._session.done(number)

@@ -24,15 +24,13 @@ from persia_cli.storage.places import Place, inside, place_of, put, reading, siz
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.message import Count
-from persia_cli.wire.reports import Calibration, Digest, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
+from persia_cli.wire.reports import Calibration, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
 
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
-DELETED = "deleted"
-"""Subfolder with the ids whose rows were deleted since the parent."""
 COLD = "cold"
 """Subfolder with the rows that were not in memory: segments of logs, and a list of those of each file of rows."""
 SIGHTINGS = "sightings"
@@ -75,14 +73,6 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     """Corrections of the model's labels, fitted by its evaluation; none if it has not been evaluated."""
 
 
-class Parent(Record, frozen=True, forbid_unknown_fields=True):
-    """The checkpoint before one that has only the changes since."""
-
-    step: Count
-    sha256: Digest
-    """The checksum with which its manifest begins."""
-
-
 class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     """The contents of a checkpoint."""
 
@@ -99,8 +89,6 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     files: list[SavedFile]
     trigger: Trigger = "end"
     """The reason for saving."""
-    parent: Parent | None = None
-    """The checkpoint whose rows this one changes; None if this one has all rows."""
 
     def tables_of(self, group: int) -> tuple[str, ...]:
         """Return the names of a feature group's tables, in the order of rows with equal keys."""
@@ -109,7 +97,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     def row_count(self, with_dense: bool) -> int:
         """Return the number of rows of all files, without those of dense weights unless `with_dense`."""
         files = [*self.row_files(with_dense), *self.cold_files(with_dense)]
-        return sum(sum(file.rows.all_tables.values()) for file in files if file.rows is not None)
+        return sum(sum(file.rows.tables.values()) for file in files if file.rows is not None)
 
     def row_files(self, with_dense: bool) -> list[SavedFile]:
         """Return the files of rows, ordered by name, without those of dense weights unless `with_dense`."""
@@ -128,10 +116,6 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
         dense = {table.group for table in self.tables if table.name == DENSE_TABLE and not with_dense}
         found = [file for file in self._files_in(folder) if file.rows is not None and file.rows.group not in dense]
         return sorted(found, key=lambda file: file.name)
-
-    def deleted_files(self) -> list[SavedFile]:
-        """Return the files of ids whose rows were deleted since the parent."""
-        return self._files_in(DELETED)
 
     def _files_in(self, folder: str) -> list[SavedFile]:
         return [file for file in self.files if kind_of(file) == folder]
@@ -380,7 +364,7 @@ def contradiction(manifest: Manifest) -> str | None:
         return f"its segments in {COLD} are not those of its lists"
     found: Counter[tuple[int, str]] = Counter()
     for rows in saved + cold:
-        found.update({(rows.group, name): number for name, number in rows.all_tables.items()})
+        found.update({(rows.group, name): number for name, number in rows.tables.items()})
     listed = {(table.group, table.name): table.rows for table in manifest.tables}
     for group, name in sorted(found.keys() | listed.keys()):
         if found[group, name] != listed.get((group, name), 0):

@@ -134,7 +134,6 @@ def write_rows(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
     on_rows: Callable[[int], None],
-    since: int | None = None,
 ) -> SavedFile:
     """Write record batches to the file of some partitions; raise DiskError, and remove the file then."""
     name, rows = file_name(group, partitions), Counter[str]()
@@ -147,5 +146,5 @@ def write_rows(
                 rows.update(rows_by_table(batch))
                 on_rows(batch.num_rows)
         digest = file.finish()
-    saved = SavedRows(group.number, group.partitions, partitions.start, partitions.stop, dict(rows), since)
+    saved = SavedRows(group.number, group.partitions, partitions.start, partitions.stop, dict(rows))
     return SavedFile(directory.name, name, file.nbytes, digest, saved)

@@ -2,7 +2,8 @@
 
 import logging
 from bisect import insort
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 
 import msgspec
 
@@ -12,7 +13,6 @@ from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.storage import places
 from persia_cli.storage.checked_json import read_checked
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import ancestors, newest_whole
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -20,6 +20,7 @@ from persia_cli.store.checkpoints.manifest import (
     finished_steps,
     newest_checkpoint,
     owner,
+    read_manifest,
     step_of,
     unfinished_folders,
     write_checked,
@@ -85,8 +86,8 @@ class Retention:
 def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regular: Set[int]) -> list[int]:
     """Return the steps of `saved`, which is in ascending order, that should not be retained.
 
-    The best is retained, and the newest `keep` (None: all) of the `regular` ones and of the newest of all. A checkpoint
-    that was saved only because it was the best, or the end, is not regular.
+    Kept: the best, the last, and the newest `keep` regular checkpoints. A checkpoint that was saved only because it was
+    the best, or the end, is not regular.
     """
     due = [step for step in saved if step in regular or (step == saved[-1] and step != best)]
     retained = {*(due if keep is None else due[-keep:]), best}
@@ -94,18 +95,21 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regula
 
 
 def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
-    """Return those steps of `doomed` on whose checkpoints no other depends, the newest first.
-
-    In this order no checkpoint exists without those that it depends on. If no whole one would be left, the newest whole
-    one of `doomed` stays.
-    """
+    """Return the steps of `doomed`, without the newest whole checkpoint among them if no other is whole."""
     if not doomed:
         return []
     retained = set(finished_steps(checkpoints)) - set(doomed)
-    if newest_whole(checkpoints, retained) is None and (last := newest_whole(checkpoints, doomed)) is not None:
-        retained.add(last)
-    needed = retained | ancestors(checkpoints, retained)
-    return sorted(set(doomed) - needed, reverse=True)
+    last = newest_whole(checkpoints, doomed) if newest_whole(checkpoints, retained) is None else None
+    return [step for step in doomed if step != last]
+
+
+def newest_whole(checkpoints: Place, steps: Iterable[int]) -> int | None:
+    """Return the newest of these steps whose checkpoint passes the checks of `read_manifest`."""
+    for step in sorted(steps, reverse=True):
+        with suppress(CheckpointError):
+            read_manifest(checkpoint_folder(checkpoints, step))
+            return step
+    return None
 
 
 def _trigger_of(folder: Place) -> Trigger | None:

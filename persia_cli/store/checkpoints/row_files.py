@@ -1,9 +1,7 @@
 """The rows of a shard as Arrow IPC files, which pandas and polars open as Feather and DuckDB through pyarrow.
 
 There is one file per feature group and server, named after the group's partitions that the server owns; a server that
-owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files. A
-file may have only the rows that changed since an earlier checkpoint; then another one of the same name, in a sibling
-folder, has the ids whose rows were deleted.
+owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files.
 Embeddings are float32 in files for any dtype in memory, which is lossless. Loading places rows by their keys, so
 any number of servers, with any number of partitions, can load any set of files.
 """
@@ -13,16 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from msgspec import structs
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import RowFile
-from persia_cli.store.checkpoints.changes import StoreChanges
 from persia_cli.store.checkpoints.cold_files import save_cold
 from persia_cli.store.checkpoints.frequency_files import Sketch, frequencies_of, frequency_file
-from persia_cli.store.checkpoints.manifest import COLD, DELETED, SIGHTINGS
+from persia_cli.store.checkpoints.manifest import COLD, SIGHTINGS
 from persia_cli.store.checkpoints.record_batches import (
     FREQUENCY,
     arrow_numbers,
@@ -31,6 +26,7 @@ from persia_cli.store.checkpoints.record_batches import (
     table_column,
     write_rows,
 )
+from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.checkpoints.snapshot import SnapshotRows
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec, partitions_of_keys
@@ -40,15 +36,6 @@ from persia_cli.wire.reports import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""
-Changes = Sequence[StoreChanges | None] | None
-"""The changes of each store; None for a store that is saved with all rows."""
-CHANGES_PER_BATCH = 8192
-"""Maximum number of changed rows in a record batch: a reader of a chain has one batch of each file in memory."""
-
-
-def steps_of(changes: Changes) -> list[int] | None:
-    """Return the step of each store since which rows are saved, as `Shard.begin_snapshot` takes them."""
-    return None if changes is None else [0 if own is None else own.since for own in changes]
 
 
 def write_portions(
@@ -56,31 +43,24 @@ def write_portions(
     portions: Callable[[int], Iterable[SnapshotRows]],
     directory: Place,
     on_rows: Callable[[int], None],
-    changes: Changes = None,
     cold: Sequence[Sequence[CutSegment]] = (),
 ) -> list[SavedFile]:
     """Write a snapshot: one file of rows per feature group, into `directory`; the files are on disk when this returns.
 
     The sketch of a group that has one is written to a file in the sibling folder SIGHTINGS.
 
-    `portions` returns the rows of a group, in order; it is called for one group after the other. If the `changes` of a
-    store are given, its file has only the changed rows, and the ids of deleted rows are in a file in the sibling folder
-    DELETED. The rows of `cold`, the cuts of each store's cold log, are always written all, to the sibling folder COLD.
-    Call `on_rows` with the number of rows of each portion written. Raise DiskError if a file cannot be
-    written, and remove it.
-
-    The snapshot has begun with `steps_of(changes)`.
+    `portions` returns the rows of a group, in order; it is called for one group after the other. The rows of `cold`,
+    the cuts of each store's cold log, are written to the sibling folder COLD. Call `on_rows` with the number of rows of
+    each portion written. Raise DiskError if a file cannot be written, and remove it.
     """
     # Only the constant parts of the shard are read, so this may run on another thread than the shard's.
     saved: list[SavedFile] = []
-    for store, own in zip(shard.stores, changes or [None] * len(shard.stores), strict=True):
+    for store in shard.stores:
         if not len(store.partitions):
             continue
         with frequency_file(store, directory.parent / SIGHTINGS, saved) as write_lines:
             of_group = _with_lines(portions(store.group.number), write_lines)
-            saved.append(_save_group(shard, store, of_group, directory, on_rows, own))
-        if own is not None and own.keys.size:
-            saved.append(_save_deleted(shard, store, directory.parent / DELETED, own))
+            saved.append(_save_group(shard, store, of_group, directory, on_rows))
     # Last, since portions of the snapshot hold up look-ups until they are taken.
     for store, cut in zip(shard.stores, cold, strict=False):
         saved += save_cold(store, cut, directory.parent / COLD, on_rows)
@@ -130,9 +110,9 @@ def _may_have_rows_of(shard: Shard, rows: SavedRows) -> bool:
     The file and the shard each cover a range of keys, as partitions whose total numbers may differ.
     """
     groups = {table.name: group.number for group in shard.layout.groups for table in group.tables}
-    if not rows.all_tables.keys() <= groups.keys():
+    if not rows.tables.keys() <= groups.keys():
         return True
-    return any(in_range(shard.stores[number], rows) for number in {groups[name] for name in rows.all_tables})
+    return any(in_range(shard.stores[number], rows) for number in {groups[name] for name in rows.tables})
 
 
 def in_range(store: RowStore, rows: SavedRows) -> bool:
@@ -148,57 +128,23 @@ def _save_group(
     portions: Iterable[SnapshotRows],
     directory: Place,
     on_rows: Callable[[int], None],
-    changes: StoreChanges | None,
 ) -> SavedFile:
     schema = row_schema(store.group.vectors, store.group.counts_uses)
-    held = np.zeros(shard.salts.size, np.int64)
-    if changes is None:
-        batches = _batches(shard, store, portions, schema, ROWS_PER_BATCH, held)
-        return write_rows(store.group, store.partitions, directory, schema, batches, on_rows)
-    batches = _batches(shard, store, portions, schema, CHANGES_PER_BATCH, held)
-    file = write_rows(store.group, store.partitions, directory, schema, batches, on_rows, changes.since)
-    assert file.rows is not None
-    names = {table.number: table.name for table in store.group.tables}
-    in_all = {names[number]: int(held[number]) for number in np.flatnonzero(held).tolist()}
-    return structs.replace(file, rows=structs.replace(file.rows, held=in_all))
-
-
-def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: StoreChanges) -> SavedFile:
-    """Write the ids whose rows were deleted to a file in `directory`."""
-    ids, names = shard.ids_of(changes.keys, changes.tables), _names(store.group)
-    schema = pa.schema(list(row_schema(store.group.vectors, store.group.counts_uses))[:2])
-    batches = (
-        pa.RecordBatch.from_arrays(
-            [table_column(names, changes.tables[first:last]), arrow_numbers(ids[first:last])], schema=schema
-        )
-        for first, last in ((at, at + CHANGES_PER_BATCH) for at in range(0, ids.size, CHANGES_PER_BATCH))
+    return write_rows(
+        store.group, store.partitions, directory, schema, _batches(shard, store, portions, schema), on_rows
     )
-    return write_rows(store.group, store.partitions, directory, schema, batches, lambda rows: None, changes.since)
-
-
-def _names(group: GroupSpec) -> dict[str, int]:
-    return {table.name: table.number for table in group.tables}
 
 
 def _batches(
-    shard: Shard,
-    store: RowStore,
-    portions: Iterable[SnapshotRows],
-    schema: pa.Schema,
-    max_rows: int,
-    held: NDArray[np.int64],
+    shard: Shard, store: RowStore, portions: Iterable[SnapshotRows], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a store's snapshot, at most `max_rows` to a batch; `held` gets each table's number of rows.
-
-    A batch must not be used any more when the next one is requested.
-    """
-    group, names = store.group, _names(store.group)
+    """Yield the rows of a store's snapshot; a batch must not be used any more when the next one is requested."""
+    group, names = store.group, {table.name: table.number for table in store.group.tables}
     for portion in portions:
-        held[: portion.held.size] += portion.held
         parts = portion.parts(store.group)
         ids = shard.ids_of(portion.keys, portion.tables)
-        for first in range(0, ids.size, max_rows):
-            part = slice(first, first + max_rows)
+        for first in range(0, ids.size, ROWS_PER_BATCH):
+            part = slice(first, first + ROWS_PER_BATCH)
             last_used, uses = portion.last_used[part], portion.uses[part]
             counted = [arrow_numbers(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
             columns = [

@@ -45,8 +45,6 @@ class SnapshotRows(NamedTuple):
     """As in the index, 0 if it does not have them."""
     values: Floats
     """float32 of any size: all embeddings, then the values of each state of the optimizer, then unused memory."""
-    held: NDArray[np.int64]
-    """int64[tables]: rows of each table in these partitions, changed or not."""
     first_line: int
     """Number of the first of these lines, counted from the server's own first one."""
     lines: Lines
@@ -119,7 +117,6 @@ class StoreSnapshot:
         """
         self._store, self._since = store, since
         self._states = np.array(list(store.group.optimizer.states(store.group.dim).values()), np.int64)
-        self._tables = 1 + max(table.number for table in store.group.tables)
         self._listed = _listing(0)
         self._starts = np.empty(2, np.int64)
         self._given_back: deque[Floats] = deque()
@@ -136,13 +133,13 @@ class StoreSnapshot:
 
     def next_portion(self) -> SnapshotRows:
         """Copy the rows and the sketch of the next partitions; set `over` with the last of them."""
-        store, held = self._store, np.zeros(self._tables, np.int64)
+        store = self._store
         first, last = self._edges[:2]
         rows = int(store.index.fill[first:last].sum())
         if rows >= self._listed.keys.size:
             self._listed = _listing(rows + rows // 8 + 1)
             self._starts = np.empty(self._listed.keys.size + 2, np.int64)
-        count = old_rows.list_rows(store.index, self.old, first, last, self._since, self._listed, held)
+        count = old_rows.list_rows(store.index, self.old, first, last, self._since, self._listed)
         ordered = _listing(count)
         order_rows(self._listed, count, ordered, self._starts)
         values = self._memory(count * (store.group.dim + int(self._states.sum())))
@@ -153,9 +150,7 @@ class StoreSnapshot:
         if len(self._edges) == 1:
             self.drop()
         first_line = first * store.group.sketch_lines
-        return SnapshotRows(
-            ordered.keys, ordered.tables, ordered.last_used, ordered.uses, values, held, first_line, lines
-        )
+        return SnapshotRows(ordered.keys, ordered.tables, ordered.last_used, ordered.uses, values, first_line, lines)
 
     def drop(self) -> None:
         """Drop the remaining rows, and leave the memory to the store's next snapshot."""
@@ -215,11 +210,9 @@ def _listing(size: int) -> Listed:
 class ShardSnapshot:
     """The snapshots of all row stores of a shard, begun at the same moment and taken one after the other."""
 
-    def __init__(
-        self, stores: Sequence[RowStore], look_ups: Sequence[int], since: Sequence[int], places: int | None = None
-    ) -> None:
-        """Begin it; `look_ups` are the numbers of each group's look-ups so far, `since` is as in `StoreSnapshot`."""
-        self._snapshots = [StoreSnapshot(store, step, places) for store, step in zip(stores, since, strict=True)]
+    def __init__(self, stores: Sequence[RowStore], look_ups: Sequence[int], places: int | None = None) -> None:
+        """Begin it; `look_ups` are the numbers of each group's look-ups so far, `places` is as in `StoreSnapshot`."""
+        self._snapshots = [StoreSnapshot(store, places=places) for store in stores]
         self.cold: list[Sequence[CutSegment]] = [() if store.cold is None else store.cold.cut() for store in stores]
         """The rows of each store that are not in memory."""
         self._look_ups = tuple(look_ups)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import DataError
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.row_files import Progress, in_range, insert_rows, require_space
+from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_rules import ACCUMULATORS
 from persia_cli.store.row_store import Floats
@@ -84,7 +84,7 @@ class WarmRows:
             names[number] != old or in_range(self._shard.stores[self._groups[number].number], rows)
             for layer in self._layers
             for old, number in layer.items()
-            if old in rows.all_tables
+            if old in rows.tables
         )
 
     def _add_batch(self, batch: pa.RecordBatch, path: Place) -> None:

@@ -456,7 +456,6 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
         own = len(partitions_of(group.partitions, server, servers))
         index = own * (group.buckets * 64 + 4)
         nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
-        nbytes += own * group.evictions_per_partition * 10
         nbytes += own * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
         nbytes += 2 * 16 * whole_lines(group.width) + 12 * HUGE_PAGE
         if group.cold_bytes and own:

@@ -17,7 +17,7 @@ table = shard.layout.groups[0].tables[0].number
 keys = np.arange(9, dtype=np.uint64)
 shard.look_up(0, keys, np.full(9, table, np.uint16), 1, create=True)
 files = save_shard(shard, Path(sys.argv[1]) / "embeddings")
-print(sum(sum(file.rows.all_tables.values()) for file in files if file.rows), "pandas" in sys.modules)
+print(sum(sum(file.rows.tables.values()) for file in files if file.rows), "pandas" in sys.modules)
 """
 """A save of nine rows and their sketch; prints how many rows there are, and if pandas was imported."""
 

@@ -70,7 +70,7 @@ def test_the_stores_of_all_servers_stay_within_the_memory(
     tables = {name: own | {"share": shares.get(name)} for name, own in tables.items()}
     embedding = {"memory": memory, "num_partitions": partitions, "tables": tables}
     with suppress(ConfigError):
-        run = make_run(list(tables), embedding=embedding, checkpoint={"full_every": data.draw(st.sampled_from([1, 5]))})
+        run = make_run(list(tables), embedding=embedding)
         assert stored(embedding_layout(run), servers) <= memory
 
 

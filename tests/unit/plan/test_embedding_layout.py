@@ -2,16 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 
 from persia_cli.errors import ConfigError
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.checkpoints.changes import take_changes
 from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
-from persia_cli.store.shard import Shard
-from tests.naive import keys_of
 from tests.support.runs import SGD, make_run
 from tests.unit.plan.settings import COSINE, ROWS, STEP, TABLES
 
@@ -59,26 +55,6 @@ def test_servers_and_workers_get_the_same_settings() -> None:
     assert (layout.groups[0].wire, layout.when_full, layout.seed) == ("float16", "refuse", 5)
     plain = embedding_layout(make_run())
     assert (plain.groups[0].wire, plain.when_full, plain.groups[0].dtype) == ("float32", "auto", "float32")
-
-
-@pytest.mark.parametrize("when_full", ["auto", "evict_lru", "evict_lfu", "refuse"])
-@pytest.mark.parametrize("expire_after", [None, 5])
-def test_removed_rows_are_recorded_for_checkpoints_of_changes(when_full: str, expire_after: int | None) -> None:
-    """Rows expire even if no new id evicts another."""
-    embedding = {"when_full": when_full, "expire_after": expire_after, "capacity": 4000}
-    layout = embedding_layout(make_run(embedding=embedding, checkpoint={"full_every": 10}))
-    assert layout.groups[0].remembers_evictions is (when_full != "refuse" or expire_after is not None)
-    shard, table = Shard(layout, 0, 1), layout.groups[0].tables[0]
-    take_changes(shard, 0, None)
-    for step, first in ((1, 0), (20, 10_000)):
-        ids = range(first, first + (4000 if step == 1 else 3))
-        keys, tables = keys_of(table.salt, ids), np.full(len(ids), table.number, np.uint16)
-        shard.look_up(0, keys, tables, step, create=True)
-    (found,) = take_changes(shard, 21, 0)
-    assert found.keys.size == shard.counters()[table.name].evicted
-    assert (found.keys.size > 0) is (when_full == "evict_lru" or expire_after is not None)
-    none = embedding_layout(make_run(embedding=embedding))
-    assert not none.groups[0].remembers_evictions
 
 
 def test_groups_are_placed_by_as_many_partitions_as_their_rows_fill() -> None:

@@ -1,6 +1,5 @@
 """A checkpoint has the rows in memory and those of the cold log as of one moment, and any servers can load them."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -13,18 +12,16 @@ import pytest
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.checkpoint.verification import VerifyingProgress, verify_checkpoint
 from persia_cli.errors import CheckpointError
-from persia_cli.store.checkpoints import merged_rows
-from persia_cli.store.checkpoints.chain import RowFile, manifest_digest, read_chain
-from persia_cli.store.checkpoints.changes import note_loaded, take_changes
+from persia_cli.store.checkpoints import saved_rows
 from persia_cli.store.checkpoints.manifest import (
     COLD,
     EMBEDDINGS,
-    Parent,
     begin_checkpoint,
     publish,
     read_manifest,
 )
 from persia_cli.store.checkpoints.row_files import load_shard, write_portions
+from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.checkpoints.warm_rows import WarmRows
 from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.layout import (
@@ -49,7 +46,7 @@ def layout_of(capacity: int, cold_bytes: int, dtype: Any = "float32", kind: Any 
     tables = tuple(TableSpec(name, number, table_salt(name), 0.01) for number, name in enumerate(TABLES))
     group = GroupSpec(
         0, 6, RowOptimizer(kind, lr=0.1), tables, capacity, 8, dtype,
-        remembers_evictions=True, counts_uses=True, epoch_bits=6, cold_bytes=cold_bytes,
+        counts_uses=True, epoch_bits=6, cold_bytes=cold_bytes,
     )  # fmt: skip
     return EmbeddingLayout((group,), tuple(FeatureSpec(n, 0, i, "sum") for i, n in enumerate(TABLES)), 7, "auto")
 
@@ -80,34 +77,27 @@ class Tier:
                 shard.answer_all([(keys[own], tables[own])], step, 0, step)
                 shard.update_all([(keys[own], tables[own], gradients[own])], step, [0], step)
 
-    def save(self, checkpoints: Path, step: int, parent: Parent | None = None) -> Path:
+    def save(self, checkpoints: Path, step: int) -> Path:
         draft = begin_checkpoint(checkpoints, step)
-        files = []
-        for shard in self.shards:
-            known = take_changes(shard, step, parent.step if parent else None)
-            files += save_shard(shard, draft / EMBEDDINGS, changes=known)
-        if not any(file.rows and file.rows.changed_since is not None for file in files):
-            parent = None
-        final = publish(checkpoints, draft, manifest_of(self.layout, step, files, parent))
+        files = [file for shard in self.shards for file in save_shard(shard, draft / EMBEDDINGS)]
+        final = publish(checkpoints, draft, manifest_of(self.layout, step, files))
         assert isinstance(final, Path)
         return final
 
     def load(self, checkpoint: Path) -> "Tier":
-        chain = read_chain(checkpoint)
         for shard in self.shards:
-            load_shard(shard, chain.row_files(with_dense=True))
-            note_loaded(shard, chain.manifest.step, bool(chain.manifest.cold_files(with_dense=True)))
+            load_shard(shard, files_of(checkpoint))
         return self
 
 
+def files_of(checkpoint: Path) -> list[RowFile]:
+    return saved_rows.saved_rows(checkpoint, read_manifest(checkpoint), with_dense=True)
+
+
 def contents_of(checkpoint: Path) -> Contents:
-    return rows_in(read_chain(checkpoint).row_files(with_dense=True))
-
-
-def rows_in(files: Sequence[RowFile]) -> Contents:
     """Every column of every row, which must be there once."""
     found: Contents = {}
-    for file in files:
+    for file in files_of(checkpoint):
         file.verify()
         for batch in file.batches():
             columns = [column.to_pylist() for column in batch.columns]
@@ -133,7 +123,7 @@ def test_any_servers_load_every_row_with_a_log_or_without(tmp_path: Path, server
     undisturbed.train(0, 60)
     checkpoint = tier.save(tmp_path / "a", 60)
     rows = contents_of(checkpoint)
-    assert sum(file.rows.total for file in read_chain(checkpoint).row_files(True) if COLD in str(file.path)) > MEMORY
+    assert sum(file.rows.total for file in files_of(checkpoint) if COLD in str(file.path)) > MEMORY
     assert trained(rows) == trained(contents_of(undisturbed.save(tmp_path / "b", 60)))
 
     undisturbed.train(60, 80)
@@ -205,37 +195,8 @@ def test_many_checkpoints_of_few_rows_do_not_use_up_the_segments(tmp_path: Path)
     assert trained(contents_of(last)) == trained(contents_of(twin.save(tmp_path / "b", 80)))
 
 
-def test_checkpoints_of_changes_have_all_cold_rows_of_their_own(tmp_path: Path) -> None:
-    tier, twin = Tier(layout_of(4 * MEMORY, COLD_BYTES), 2, tmp_path / "log"), Tier(layout_of(8000, 0), 1)
-    parent = None
-    for start in range(0, 90, 3):
-        tier.train(start, start + 3)
-        twin.train(start, start + 3)
-        last = tier.save(tmp_path / "a", start + 3, parent)
-        parent = Parent(start + 3, manifest_digest(last))
-    chain = read_chain(last)
-    assert len(chain.folders) > 1
-    # Only the last one's log is read.
-    for folder in chain.folders[:-1]:
-        rmtree(Path(str(folder)) / COLD, ignore_errors=True)
-    files = chain.row_files(with_dense=True)
-    assert any(file.rows.changed_since is not None and COLD not in str(file.path) for file in files)
-    assert trained(rows_in(files)) == trained(contents_of(twin.save(tmp_path / "b", 90)))
-
-
-def test_the_first_checkpoint_after_loading_cold_rows_has_all_rows(tmp_path: Path) -> None:
-    tier = Tier(layout_of(4 * MEMORY, COLD_BYTES), 1, tmp_path / "log")
-    tier.train(0, 60)
-    checkpoint = tier.save(tmp_path / "a", 60)
-    for number, layout in enumerate((layout_of(8000, 0), layout_of(3 * MEMORY, COLD_BYTES))):
-        loaded = Tier(layout, 1, tmp_path / f"log-{number}").load(checkpoint)
-        again = loaded.save(tmp_path / f"b{number}", 61, Parent(60, manifest_digest(checkpoint)))
-        assert read_manifest(again).parent is None
-        assert contents_of(again) == contents_of(checkpoint)
-
-
 def test_rows_come_in_the_order_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_rows, "RUN_BYTES", 2**14)
+    monkeypatch.setattr(saved_rows, "RUN_BYTES", 2**14)
     tier = Tier(layout_of(MEMORY, COLD_BYTES), 2, tmp_path / "log")
     tier.train(0, 60)
     checkpoint = tier.save(tmp_path / "a", 60)
@@ -258,7 +219,7 @@ def test_a_warm_start_takes_cold_rows(tmp_path: Path) -> None:
     checkpoint = tier.save(tmp_path / "a", 60)
     warm = Tier(layout_of(MEMORY, COLD_BYTES), 3, tmp_path / "warm")
     for shard in warm.shards:
-        WarmRows(shard, {name: [name] for name in TABLES}, True).load(read_chain(checkpoint).row_files(False))
+        WarmRows(shard, {name: [name] for name in TABLES}, True).load(files_of(checkpoint))
     found, rows = contents_of(warm.save(tmp_path / "b", 1)), contents_of(checkpoint)
     assert {name: values[2:] for name, values in found.items()} == {name: values[2:] for name, values in rows.items()}
     assert {values[0] for values in found.values()} == {0}
@@ -278,7 +239,7 @@ def test_damage_is_one_sentence_that_names_the_file(tmp_path: Path) -> None:
     tier.train(0, 60)
     sound = tier.save(tmp_path / "a", 60)
     before = verify_checkpoint(sound, VerifyingProgress()).flaws  # it has no dense weights
-    [own] = [file for file in read_chain(sound).row_files(True) if COLD in str(file.path)]
+    [own] = [file for file in files_of(sound) if COLD in str(file.path)]
     for place, _ in own.parts:
         for harm in (flipped, shortened):
             copy = tmp_path / "b" / sound.name

@@ -11,8 +11,26 @@ from hypothesis import strategies as st
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.store.checkpoints import retention
-from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, checkpoint_folder, finished_steps
-from persia_cli.store.checkpoints.retention import BEST, Retention, best_checkpoint, choose_checkpoint, superfluous
+from persia_cli.store.checkpoints.manifest import (
+    CHECKPOINTS,
+    EMBEDDINGS,
+    MANIFEST,
+    begin_checkpoint,
+    checkpoint_folder,
+    finished_steps,
+)
+from persia_cli.store.checkpoints.manifest import publish as publish_checkpoint
+from persia_cli.store.checkpoints.retention import (
+    BEST,
+    Retention,
+    best_checkpoint,
+    choose_checkpoint,
+    removable,
+    superfluous,
+)
+from persia_cli.store.shard import Shard
+from tests.support.saving import manifest_of, save_shard
+from tests.support.shards import layout_of
 
 
 def publish(run_dir: Path, step: int) -> None:
@@ -124,3 +142,16 @@ def test_a_checkpoint_that_cannot_be_removed_stops_nothing(tmp_path: Path, caplo
     (tmp_path / CHECKPOINTS / "step-2.removed").write_text("in the way, and no folder")
     assert keep(tmp_path, [2, 4], set(), keep=1, every=2) == [2, 4]
     assert "could not be removed" in caplog.text
+
+
+def test_the_only_checkpoint_that_can_be_loaded_stays(tmp_path: Path) -> None:
+    layout, checkpoints = layout_of(), tmp_path / CHECKPOINTS
+    for step in (20, 25, 30):
+        draft = begin_checkpoint(checkpoints, step)
+        files = save_shard(Shard(layout, 0, 1), draft / EMBEDDINGS)
+        publish_checkpoint(checkpoints, draft, manifest_of(layout, step, files))
+    assert removable(checkpoints, [20, 25]) == [20, 25]
+    for step in (25, 30):
+        manifest = checkpoint_folder(checkpoints, step) / MANIFEST
+        manifest.write_bytes(manifest.read_bytes()[:-9])
+    assert removable(checkpoints, [20, 25]) == [25]

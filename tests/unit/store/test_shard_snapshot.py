@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.store.checkpoints.row_files import write_portions
-from persia_cli.store.checkpoints.snapshot import ShardSnapshot, SnapshotRows
+from persia_cli.store.checkpoints.snapshot import ShardSnapshot, SnapshotRows, StoreSnapshot
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from tests import naive
@@ -191,3 +191,16 @@ def test_a_shortage_of_space_is_reported_early() -> None:
         cut.next_portion()
     assert cut.has_space(0, keys, tables)
     assert cut.pauses == 0
+
+
+@pytest.mark.parametrize("since", [0, 3, 4, 99])
+def test_rows_used_since_a_step_are_found(since: int) -> None:
+    driver = Driver(Shard(layout_of(capacity=64), 0, 1))
+    for first in (0, 8, 4):
+        driver.do("train", 0, frozenset(range(first, first + 6)))
+    store, found = driver.shard.stores[0], StoreSnapshot(driver.shard.stores[0], since)
+    keys, _, _, last_used = rows_in(store)
+    used = []
+    while not found.over:
+        used += found.next_portion().keys.tolist()
+    assert sorted(used) == keys[last_used >= since].tolist()

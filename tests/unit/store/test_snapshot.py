@@ -17,8 +17,8 @@ from xxhash import xxh128
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.kernels.rows import hashing
 from persia_cli.store.checkpoints import row_files as snapshot
-from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.row_files import Progress, load_shard
+from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.layout import (
     EmbeddingLayout,
     GroupSpec,

@@ -25,7 +25,6 @@ LAYOUTS = st.builds(
     dtype=DTYPES,
     wire=st.sampled_from(WIRES),
     when_full=st.sampled_from(["evict_lru", "evict_lfu", "refuse"]),
-    remembers_evictions=st.booleans(),
     min_count=st.sampled_from([1, 1, 2, 3]),
     epoch_bits=st.integers(0, 4),
     expire_after=st.sampled_from([None, None, 1, 3]),
@@ -128,16 +127,6 @@ class Life(RuleBasedStateMachine):
         last_used = rng.integers(0, self.step + 2, len(names))
         inserted = self.shard.insert(0, *arrays(names), last_used, parts)
         assert inserted == self.twin.insert(names, last_used.tolist(), parts)
-
-    @rule()
-    def take_evicted(self):
-        """The keys without a row, unless too many were evicted to remember."""
-        gone, alive = self.twin.gone, {row.name for row in self.twin.rows()}
-        found = self.shard.stores[0].take_evicted()
-        assert (found is None) == (len(gone) > self.group.evictions_per_partition * self.group.partitions)
-        if found is not None:
-            assert list(zip(*(array.tolist() for array in found), strict=True)) == sorted({*gone} - alive)
-        gone.clear()
 
     def image(self):
         store = self.shard.stores[0]

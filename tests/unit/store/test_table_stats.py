@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.checkpoints.chain import Chain, read_chain
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS, SavedTable, read_manifest
 from persia_cli.store.table_stats import BINS, age_edges, table_stats
 from tests.support.runs import make_run
@@ -29,7 +28,7 @@ def checkpoint(tmp_path):
 def test_every_statistic_equals_that_of_pandas(checkpoint):
     rows = pd.concat(FILES)
     rows["norm"] = [math.sqrt(sum(float(x) ** 2 for x in vector)) for vector in rows["embedding"]]
-    found = table_stats(read_chain(checkpoint))
+    found = table_stats(checkpoint, read_manifest(checkpoint))
     assert list(found) == ["a", "b"]
     for name, own in rows.groupby("table"):
         stats = found[name]
@@ -60,7 +59,7 @@ def test_extreme_rows_have_their_place(tmp_path):
     rows["id"] = rows["id"].astype(np.uint64)
     rows["embedding"] = [np.array(vector, np.float32) for vector in vectors]
     checkpoint = write_run(tmp_path / "run", make_run(), 6, [rows])
-    stats = table_stats(read_chain(checkpoint))["a"]
+    stats = table_stats(checkpoint, read_manifest(checkpoint))["a"]
     assert (stats.rows, stats.zeros, stats.not_finite) == (5, 1, 2)
     assert (stats.norms.counts[0], stats.norms.counts[-1], sum(stats.norms.counts)) == (1, 1, 2)
     assert stats.norms.edges[0] <= tiny
@@ -72,7 +71,7 @@ def test_a_table_without_rows_has_empty_histograms(tmp_path):
     checkpoint = write_run(tmp_path / "run", make_run(), 3, [made_up_rows(5, 8, 3, ("a",))])
     manifest = read_manifest(checkpoint)
     manifest.tables.append(SavedTable("b", 8, "float32", 0, 0))
-    stats = table_stats(Chain((checkpoint,), (manifest,)))["b"]
+    stats = table_stats(checkpoint, manifest)["b"]
     assert (stats.rows, stats.norms.counts, sum(stats.ages.counts)) == (0, (), 0)
 
 
@@ -95,4 +94,4 @@ def test_a_harmed_file_is_named(checkpoint, harm):
     path = sorted((checkpoint / EMBEDDINGS).iterdir())[1]
     harm(path)
     with pytest.raises(CheckpointError, match=path.name):
-        table_stats(read_chain(checkpoint))
+        table_stats(checkpoint, read_manifest(checkpoint))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError, DataError
-from persia_cli.store.checkpoints.chain import RowFile
+from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.checkpoints.warm_rows import WarmRows, new_states
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partitions_of, table_salt
 from persia_cli.store.shard import Shard
