@@ -47,8 +47,6 @@ METRIC_KEYS: dict[str, Metric] = {
     "staleness_mean": Metric("train", "steps", "mean staleness in the interval, over all ranks"),
     "staleness_max": Metric("train", "steps", "greatest staleness in the interval"),
     "staleness": Metric("train", "steps", "one object per rank: number of steps by staleness"),
-    "loss_scale": Metric("train", "", "factor of the loss, with `train.precision=float16`"),
-    "steps_skipped": Metric("train", "steps", "steps so far whose gradients overflowed float16"),
     "eval_samples": Metric("eval", "samples", "samples of the evaluation"),
     "unknown": Metric("eval", "0 to 1", "fraction of looked-up ids without a row, which read as zeros; repeats count"),
     "gauc": Metric("eval", "0 to 1", "AUC within each query of `dataset.group_by`, averaged by number of samples"),

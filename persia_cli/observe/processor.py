@@ -34,8 +34,6 @@ class Processor:
 
     def slow_precision(self, precision: str) -> str | None:
         """Return a sentence if the arithmetic of a network is slower in this `train.precision` than in float32."""
-        if precision == "float16":
-            return f"train.precision=float16 is about 10 times slower than float32 on {self.model}: use float32"
         if precision == "bfloat16" and not self.has_bfloat16:
             return (
                 f"train.precision=bfloat16 is 2 to 3 times slower than float32 on {self.model}, which has no bfloat16 "

@@ -214,8 +214,6 @@ class RunRecord:
         line["staleness_mean"] = staleness.mean(together)
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
-        if first.loss_scale is not None:
-            line |= {"loss_scale": first.loss_scale, "steps_skipped": first.steps_skipped}
         return line | self._moment(intervals, max(interval.seconds for interval in intervals))
 
     def _evaluated(self) -> dict[str, Any]:

@@ -58,11 +58,6 @@ def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:
     """
     if not isinstance(run.mode, AsyncMode):
         return None
-    if run.train.precision == "float16":
-        raise ConfigError(
-            "train.precision=float16 skips steps whose gradients overflow, on all ranks together, but with "
-            "mode.kind=async each rank trains separately; use train.precision=bfloat16"
-        )
     capacity = SPARE * MAX_WEIGHTS // DIM
     return GroupSpec(
         number=number,

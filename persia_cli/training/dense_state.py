@@ -20,7 +20,6 @@ INITIAL = "dense_initial.safetensors"
 """Name of the file of initial weights in asynchronous training, to which rows store the differences."""
 
 Tensors = dict[str, torch.Tensor]
-LossScaleState = dict[str, float]
 
 
 class TensorFile(NamedTuple):
@@ -48,16 +47,13 @@ def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile
     return [file.write(directory) for file in files]
 
 
-def dense_state(
-    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
-) -> list[TensorFile]:
+def dense_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[TensorFile]:
     """Return all state of dense training: `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state).
 
     The tensors are those of the network, not copies.
 
     State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
-    is a JSON object with the optimizer's kind and settings, the names of its parameters in order, and the state of
-    the loss scale if there is one.
+    is a JSON object with the optimizer's kind and settings, and the names of its parameters in order.
     """
     weights = weights_of(module)
     names = parameter_names(module, optimizer)
@@ -70,18 +66,14 @@ def dense_state(
     }
     settings = {key: value for key, value in state["param_groups"][0].items() if key != "params"}
     record = {"kind": type(optimizer).__name__, "parameters": names, "settings": settings}
-    if loss_scale is not None:
-        record["loss_scale"] = loss_scale
     return [
         TensorFile(WEIGHTS, weights, {"kind": type(module).__name__}),
         TensorFile(OPTIMIZER, tensors, record),
     ]
 
 
-def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
+def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Read the files of `dense_state`, in place; the optimizer's settings (learning rate …) stay those of the config.
-
-    Returns the state of the loss scale, if one was saved.
 
     Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
     then neither module nor optimizer has changed.
@@ -100,8 +92,6 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     state = _by_parameter(path, tensors, names, dict(module.named_parameters()))
     module.load_state_dict(weights)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    saved: LossScaleState | None = record.get("loss_scale")
-    return saved
 
 
 def load_weights(directory: Place, module: nn.Module) -> None:

@@ -179,8 +179,7 @@ class DenseTrainer:
     def state(self) -> list[TensorFile]:
         """Return all state of training for a checkpoint; the tensors are the network's own."""
         assert self._optimizer is not None
-        scale = self._step.loss_scale
-        files = dense_state(self._module, self._optimizer, scale.state() if scale else None)
+        files = dense_state(self._module, self._optimizer)
         return [*files, self._shared.initial_file()] if self._shared else files
 
     def files(self) -> list[TensorFile]:
@@ -195,9 +194,7 @@ class DenseTrainer:
         if self._optimizer is None:
             load_weights(folder, self._module)
         else:
-            saved = load_dense(folder, self._module, self._optimizer)
-            if self._step.loss_scale and saved:
-                self._step.loss_scale.load(saved)
+            load_dense(folder, self._module, self._optimizer)
         if self._shared is not None:
             self._shared.load(folder)
 

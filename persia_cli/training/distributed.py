@@ -78,14 +78,6 @@ class World:
         _joined = True
         _set_pg_timeout(timedelta(seconds=stuck_s))
 
-    def any(self, condition: bool) -> bool:
-        """Return True if the condition is true on any rank; all ranks must call this together."""
-        if self.size == 1:
-            return condition
-        found = torch.tensor(float(condition), device=self.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found)
-
     def rows_of_others(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows [m, k] that all other ranks give, in their order; all must call this together.
 

@@ -24,7 +24,7 @@ from persia_cli.training.loss import Objective, with_auxiliary
 from persia_cli.training.pairs import others_of
 from persia_cli.training.parts import WHOLE, StepParts
 from persia_cli.training.pooling import model_batch
-from persia_cli.training.precision import LossScale, Precision, all_finite, autocast
+from persia_cli.training.precision import Precision, autocast
 from persia_cli.training.row_gradients import RowGradientHooks
 from persia_cli.training.staging import Staged, Staging
 from persia_cli.wire.messages import GroupRows
@@ -64,10 +64,6 @@ class StepResult(Scored):
     Gradients are of the global batch's loss, summed, not averaged."""
 
     gradients: list[NDArray[np.float32]]
-    loss_scale: float | None = None
-    """Factor of the loss in float16; `gradients` are divided by it, and not finite where they overflowed."""
-    steps_skipped: int = 0
-    """Number of earlier steps without a change of the dense weights, since their gradients overflowed."""
 
 
 ALONE = World()
@@ -107,8 +103,6 @@ class DenseStep:
         self.settings = settings
         self._frozen = [group.is_frozen for group in groups]
         self.staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
-        self.loss_scale = LossScale() if settings.precision == "float16" else None
-        self._overflow = False
         self._seed = seed
         self._trace = trace or Trace()
         self._dense = dense
@@ -174,9 +168,7 @@ class DenseStep:
             self._backward(weighted, samples.weight_totals)
             outgoing.finish()
             self._trace.end("all-reduce", step, lane=TRAINING)
-        if self.loss_scale is None:
-            return StepResult(scored.logits, scored.loss_sum, gradients)
-        return StepResult(scored.logits, scored.loss_sum, gradients, self.loss_scale.scale, self.loss_scale.skipped)
+        return StepResult(scored.logits, scored.loss_sum, gradients)
 
     def _accumulate(
         self, part: Staged, weight_totals: Sequence[float], span: Callable[[str], AbstractContextManager[None]]
@@ -190,41 +182,23 @@ class DenseStep:
         return logits.detach(), weighted.detach()
 
     def _backward(self, weighted: torch.Tensor, weight_totals: Sequence[float]) -> None:
-        """Add the gradients of a part's share of the loss, times the loss scale."""
-        loss = self.settings.objective.part(weighted, weight_totals)
-        (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
+        """Add the gradients of a part's share of the loss."""
+        self.settings.objective.part(weighted, weight_totals).backward()  # type: ignore[no-untyped-call]
 
     def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
-        """Return the gradients of the rows, without the loss scale, in the host's memory; none of frozen rows."""
+        """Return the gradients of the rows in the host's memory; none of frozen rows."""
         gradients = [
             leaf[:0] if frozen else torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             for leaf, frozen in zip(leaves, self._frozen, strict=True)
         ]
-        if self.loss_scale is not None:
-            self.loss_scale.unscale(gradients)
-            self._overflow = not all_finite(gradients)
         return self.staging.fetch(gradients)
 
     def update(self) -> None:
-        """Update the dense weights with the gradients of the last `train`.
-
-        In float16, all ranks skip the update if their gradients overflowed, and the loss scale halves if any rank's
-        gradients did. Raises UserError if gradients overflow at any loss scale.
-        """
-        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        moves = True
-        if self.loss_scale is not None:
-            gradients = [weight.grad for weight in weights if weight.grad is not None]
-            self.loss_scale.unscale(gradients)
-            # Dense gradients are summed over ranks already, so they overflow on all ranks or on none.
-            moves = all_finite(gradients)
-            with self.world.watched("agreeing on the loss scale"):
-                overflow = self.world.any(self._overflow or not moves)
-            self.loss_scale.note(overflow, moves)
-        if moves:
-            if self.settings.clip_norm is not None:
-                nn.utils.clip_grad_norm_(weights, self.settings.clip_norm)
-            self.optimizer.step()
+        """Update the dense weights with the gradients of the last `train`."""
+        if self.settings.clip_norm is not None:
+            weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+            nn.utils.clip_grad_norm_(weights, self.settings.clip_norm)
+        self.optimizer.step()
 
     def evaluate(self, step: int, samples: Samples, groups: Sequence[GroupRows]) -> Scored:
         """Score this rank's samples of evaluation step `step`; nothing changes. Raises UserError as `train` does."""
@@ -313,8 +287,6 @@ class DenseStep:
             cause = "embedding rows have become NaN or infinite; lower optimizer.embedding.lr"
         elif not weights:
             cause = "dense weights have become NaN or infinite; lower optimizer.dense.lr"
-        elif self.settings.precision == "float16":
-            cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
         elif not variances:
             cause = (
                 "a variance that train.task_weights=uncertainty learns has become practically 0; lower "

@@ -74,10 +74,6 @@ class IntervalMetrics(FieldSet, frozen=True):
     """Duration by the rank's own clock, from the end of the previous interval or the begin of the phase."""
     loss_sums: tuple[float, ...]
     """For each label, the sum over samples of the loss times the weight."""
-    loss_scale: float | None = None
-    """Last factor of the loss, in float16."""
-    steps_skipped: int = 0
-    """Number of steps so far in which gradients overflowed float16, so that dense weights were not updated."""
     ids: Count = 0
     """Number of ids looked up, repeats included; an id of a hash stack counts once per round."""
     unknown: Count = 0

@@ -69,7 +69,6 @@ class Trajectory:
     rows: Floats
     weights: Floats
     """All rows and all dense weights at the end."""
-    steps_skipped: int = 0
 
 
 def without_kinks(module: nn.Module) -> None:
@@ -121,10 +120,8 @@ class Trainer:
         gradient = result.gradients[0]
         if moves:
             self.step.update()
-            # A row whose gradient overflowed is not updated.
-            finite = np.isfinite(gradient).all(1)
-            greatest = float(np.abs(gradient[finite]).max(initial=1e-30))
-            self.rows[ids[finite]] -= np.float32(MOVED / greatest) * gradient[finite]
+            greatest = float(np.abs(gradient).max(initial=1e-30))
+            self.rows[ids] -= np.float32(MOVED / greatest) * gradient
         return result.logits, gradient
 
     def trajectory(self, steps: int, size: int) -> Trajectory:
@@ -132,8 +129,7 @@ class Trainer:
         probes = [self.train(number, size, moves=False)[1] for number in range(PROBES)]
         logits = [self.train(number, size)[0] for number in range(steps)]
         weights = [weight.detach().float().cpu().numpy().reshape(-1) for weight in self.module.parameters()]
-        scale = self.step.loss_scale
-        return Trajectory(probes, logits, self.rows, np.concatenate(weights), 0 if scale is None else scale.skipped)
+        return Trajectory(probes, logits, self.rows, np.concatenate(weights))
 
 
 def deviation(ours: Floats, reference: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Checks of whole jobs on the GPU: several ranks, half types, compiled networks, evaluation on the CPU."""
+"""Checks of whole jobs on the GPU: several ranks, bfloat16, compiled networks, evaluation on the CPU."""
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,6 @@ CASES: Mapping[str, tuple[tuple[str, ...], float]] = {
     "on the GPU, hybrid": (("mode=hybrid",), 0.002),
     "on the GPU, hybrid, two ranks": (("mode=hybrid", "cluster.nn_workers=2"), 0.003),
     "on the GPU, bfloat16": (("train.precision=bfloat16",), 0.003),
-    "on the GPU, float16": (("train.precision=float16",), 0.003),
     "on the GPU, compiled": (("train.compile=true",), 0.001),
 }
 """Additional settings of each job, and the greatest allowed difference of its AUC from the first job's."""

@@ -3,11 +3,9 @@
 import torch
 from torch import nn
 
-from persia_cli.training.dense_state import LossScaleState, TensorFile, dense_state
+from persia_cli.training.dense_state import TensorFile, dense_state
 
 
-def dense_files(
-    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
-) -> list[TensorFile]:
+def dense_files(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[TensorFile]:
     """Return the dense files of a checkpoint of the network."""
-    return [file.copied() for file in dense_state(module, optimizer, loss_scale)]
+    return [file.copied() for file in dense_state(module, optimizer)]

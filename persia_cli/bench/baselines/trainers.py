@@ -40,8 +40,8 @@ class DenseBaseline:
 
     def __init__(self, run: Run) -> None:
         """Build the network from the run's seed; raises UserError unless each feature has one pooled row of one dim."""
-        if run.train.precision == "float16" or run.optimizer.dense.clip_norm is not None:
-            raise UserError("baselines train without loss scale and clip_norm; use train.precision=float32 or bfloat16")
+        if run.optimizer.dense.clip_norm is not None:
+            raise UserError("baselines train without optimizer.dense.clip_norm; leave it out")
         if run.train.accumulate > 1:
             raise UserError("baselines compute each step at once; leave out train.accumulate")
         self._threads, self._precision = run.train.threads, run.train.precision

@@ -85,7 +85,7 @@ class Training(Node):
     task_weights: Literal["given", "uncertainty"] = "given"
     """How losses of several labels are weighed: by their weights alone, or also by a learnt uncertainty of each
     (arXiv 1705.07115)."""
-    precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Arithmetic of the dense network; weights, losses, rows and optimizers are always float32.
 
     `tf32` rounds the factors of products to 10 bits of mantissa, on a GPU; the others are by autocast.

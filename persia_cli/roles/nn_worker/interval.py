@@ -11,7 +11,7 @@ from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import EXACT, IN_TRAINING, ScoreHistogram
 from persia_cli.roles.session import IntervalReport
 from persia_cli.training.inputs import Samples
-from persia_cli.training.step import Scored, StepResult
+from persia_cli.training.step import Scored
 from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
 from persia_cli.wire.reports import IntervalMetrics, latest
@@ -29,8 +29,6 @@ class Interval:
         self._totals: tuple[TableTotals, ...] = ()
         self._staleness: Counter[int] = Counter()
         self._loss_sums = np.zeros(len(links))
-        self._loss_scale: float | None = None
-        self._steps_skipped = 0
         self.retrieval: dict[str, float] = {}
         """The retrieval metrics of the evaluated model, if any."""
         self.gpu_memory: int | None = None
@@ -42,8 +40,6 @@ class Interval:
         if samples.query_ids is not None:
             self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
         self._loss_sums += scored.loss_sum
-        if isinstance(scored, StepResult):
-            self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
         if self._trains:
             self._staleness[rows.staleness] += 1
         self._samples += len(samples.labels)
@@ -63,8 +59,6 @@ class Interval:
             staleness=dict(self._staleness),
             seconds=seconds,
             loss_sums=tuple(self._loss_sums.tolist()),
-            loss_scale=self._loss_scale,
-            steps_skipped=self._steps_skipped,
             ids=self._ids,
             unknown=self._unknown,
             tables=self._totals,

@@ -271,7 +271,7 @@ def test_a_checkpoint_removed_meanwhile_is_not_damaged(run_dir: Path) -> None:
     "words",
     [
         ["mode=async", "optimizer.dense.kind=adam", "cluster.data_loaders=2"],
-        ["mode=hybrid", "optimizer=adam", "embedding.dtype=bfloat16", "train.precision=float16"],
+        ["mode=hybrid", "optimizer=adam", "embedding.dtype=bfloat16", "train.precision=bfloat16"],
         ["mode=hybrid", "optimizer=rowwise_adagrad", "embedding.dtype=float16", "embedding.capacity=128"],
         ["mode=hybrid", "optimizer=ftrl", "model=dcn_v2"],
         ["mode=hybrid", "optimizer=rowwise_adam", "embedding.dtype=int8"],

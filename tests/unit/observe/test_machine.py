@@ -44,8 +44,6 @@ def test_a_slow_choice_is_named_with_a_better_one() -> None:
     assert new.slow_precision("bfloat16") is None
     said = old.slow_precision("bfloat16")
     assert "2 to 3 times slower than float32 on Intel(R) Xeon(R) Platinum" in said
-    for each in (old, new):
-        assert "10 times slower" in (each.slow_precision("float16") or "")
 
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

@@ -19,17 +19,15 @@ from persia_cli.model.build import build_model
 from persia_cli.model.shape import InputShape
 from persia_cli.training.device import prepare_torch
 from persia_cli.training.distributed import World
-from persia_cli.training.inputs import GroupShape, Samples
+from persia_cli.training.inputs import GroupShape
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import dense_optimizer
 from persia_cli.training.parts import WHOLE, StepParts
 from persia_cli.training.step import DenseStep
 from tests.unit.model.kinds import AUXILIARY, KINDS, name, shape_for
 from tests.unit.training.batches import (
-    DENSE,
     GROUPS,
     SHAPE,
-    TASKS,
     chosen,
     group_rows,
     network,
@@ -175,37 +173,3 @@ def leave(world: World) -> Results:
     with pytest.raises(PersiaError) as error:
         train(world)
     return {"error": f"{error.type.__name__}: {error.value}"}
-
-
-class Scaled(torch.nn.Module):
-    """Reads dense features, and rows in a way that overflows float16 in the gradient of rows alone, if `sensitive`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(DENSE, TASKS)
-        self.sensitive = False
-
-    def forward(self, batch):
-        rows = (batch.groups[0].flatten(1) * 1e-3).half() * (30000 if self.sensitive else 1)
-        return self.layer(batch.dense).float() + rows.float().mean(1, keepdim=True) * 0.5
-
-
-def overflow(world: World) -> Results:
-    """Three steps in float16; rank 1's dense gradient overflows in the first, its gradient of rows in the third."""
-    module = Scaled()
-    torch.nn.init.constant_(module.layer.weight, 1e-3)
-    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.01), module)
-    step = DenseStep(module, optimizer, GROUPS, world, DENSE, 3, settings(precision="float16"))
-    scales, skipped = [], []
-    for number in range(3):
-        start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size
-        rows = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
-        mine, rows = share(samples(SIZE, seed=number), rows, start, stop)
-        if world.rank == 1 and number == 0:
-            mine = Samples(np.full_like(mine.dense, 2000.0), mine.labels, mine.weights, mine.weight_totals)
-        module.sensitive = world.rank == 1 and number == 2
-        step.train(number, mine, rows)
-        step.update()
-        scales.append(step.loss_scale.scale)
-        skipped.append(step.loss_scale.skipped)
-    return {"scales": scales, "skipped": skipped, "weight": module.layer.weight.detach().numpy()}

@@ -112,7 +112,7 @@ def test_infinite_rows_do_not_affect_sequences_without_them():
     assert staged.leaf.grad.tolist() == [[0, 0], [1, 1]]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_whole_steps_are_those_by_the_kernels(precision):
     made = [
         dense_step(config=OPTIMIZERS[1], by_kernels=by_kernels, precision=precision) for by_kernels in (True, False)
@@ -122,7 +122,7 @@ def test_whole_steps_are_those_by_the_kernels(precision):
         first, second = (step.train(number, batch, groups) for step in made)
         for step in made:
             step.update()
-        near = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}[precision]
+        near = {"float32": 1e-4, "bfloat16": 2e-2}[precision]
         assert first.logits == pytest.approx(second.logits, rel=near, abs=near)
         for ours, theirs in zip(first.gradients, second.gradients, strict=True):
             assert ours == pytest.approx(theirs, rel=near, abs=near * float(np.abs(ours).max()))

@@ -171,7 +171,6 @@ def test_graphs_that_are_required_are_refused_with_the_reason() -> None:
         DenseTrainer(run, World())
     world = World(device=torch.device("cpu"))
     world.device = torch.device("cuda", 0)
-    for change in ({"accumulate": 2}, {"precision": "float16"}):
-        run = make_run([], train={"batch_size": 32, "graphs": "on", **change})
-        with pytest.raises(UserError, match=r"train\.graphs=on"):
-            graphs.queue_for(run, world, graphs.Objective(run.losses), timed=False)
+    run = make_run([], train={"batch_size": 32, "graphs": "on", "accumulate": 2})
+    with pytest.raises(UserError, match=r"train\.graphs=on"):
+        graphs.queue_for(run, world, graphs.Objective(run.losses), timed=False)

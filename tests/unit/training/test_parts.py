@@ -112,24 +112,6 @@ def test_a_loss_that_is_not_finite_in_any_part_sends_nothing(sample):
     assert not sent
 
 
-@pytest.mark.parametrize("sample", [0, SIZE - 1])
-def test_an_overflow_of_float16_in_any_part_skips_the_step(sample):
-    module = ranks.Scaled()
-    torch.nn.init.constant_(module.layer.weight, 1e-3)
-    step = dense_step(module, parts=FOUR, precision="float16")
-    before = module.layer.weight.detach().clone()
-    for number, value in enumerate([2000.0, 1.0]):
-        batch, groups = inputs(number, SIZE)
-        dense = batch.dense.copy()
-        dense[sample] = value
-        labels = np.zeros_like(batch.labels)
-        step.train(number, Samples(dense, labels, batch.weights, batch.weight_totals), groups)
-        scale = step.loss_scale.scale
-        step.update()
-        assert torch.equal(before, module.layer.weight) == (number == 0)
-        assert (step.loss_scale.skipped, step.loss_scale.scale) == (1, scale / 2 if number == 0 else scale)
-
-
 @pytest.mark.parametrize("ids", ["lists", "one each"])
 def test_ids_of_parts_are_those_of_their_samples(ids):
     shape, cuts = GROUPS[0], FOUR.cuts(SIZE)
