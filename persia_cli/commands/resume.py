@@ -120,13 +120,13 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.saved_model import require_space
     from persia_cli.plan.settled import settled_as
     from persia_cli.storage.places import address_of
-    from persia_cli.store.checkpoints.claim import require_writer
+    from persia_cli.store.checkpoints.claim import require_own
     from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest
     from persia_cli.store.checkpoints.retention import best_checkpoint
 
     checkpoints = checkpoints_of(run_dir, anchored(run).checkpoint.path)
     if run.checkpoint.path is not None:
-        require_writer(checkpoints, run_dir)
+        require_own(checkpoints, run_dir)
     best_checkpoint(checkpoints)  # a damaged note is refused before anything changes
     model = find_model(source, newest=True)
     if run_dir.absolute() == model.run_dir.absolute():

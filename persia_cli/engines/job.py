@@ -25,7 +25,7 @@ from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import address_of, place_of
-from persia_cli.store.checkpoints.claim import CLAIM, claim
+from persia_cli.store.checkpoints.claim import WRITER, claim
 from persia_cli.wire.place import own_process
 
 JOB = planned.JOB
@@ -40,7 +40,7 @@ MOVED, COPIED = (MOMENT, EVENTS, ROLES), (CONFIG, JOB)
 """Files that a resumed run moves to the folder of its last start, and those it copies there."""
 GIVEN = "given"
 """Folder of a run directory with the configuration and the data that a program has given to the Python API."""
-STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM, GIVEN, LOGGERS, TENSORBOARD)
+STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, WRITER, GIVEN, LOGGERS, TENSORBOARD)
 """Files that the folder of a run may have before it begins: an earlier start has left them, or a program wrote them."""
 
 

@@ -13,7 +13,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_j
 from persia_cli.observe.record_state import copies_in
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
-from persia_cli.store.checkpoints.claim import CLAIM
+from persia_cli.store.checkpoints.claim import WRITER
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest, verify
 from persia_cli.store.checkpoints.retention import remove_unfinished
 
@@ -28,7 +28,7 @@ def metrics_so_far(plan: JobPlan) -> bytes:
 
     Raises CheckpointError if that is damaged, UserError if the run directory is another one and has files.
     """
-    others = [path for path in plan.run_dir.iterdir() if path.name not in (CLAIM, DRIVER)]
+    others = [path for path in plan.run_dir.iterdir() if path.name not in (WRITER, DRIVER)]
     if others and _source(plan) != plan.run_dir.absolute():
         raise UserError(
             f"{plan.run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir"

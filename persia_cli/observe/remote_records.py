@@ -1,7 +1,6 @@
 """Records of runs on other machines, read from the copies in their checkpoints."""
 
 import hashlib
-import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from persia_cli.observe.history import COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.record_state import copies_in
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
-from persia_cli.store.checkpoints.claim import read_claim, write_claim, writer_of
+from persia_cli.store.checkpoints.claim import allow_to_continue, has_only_fetched, is_writer, writer_of
 from persia_cli.store.checkpoints.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
 
 COPIES = Path("runs")
@@ -61,8 +60,7 @@ def owner_here(checkpoints: Place) -> Path | None:
     if writer is None or writer.host != socket.gethostname():
         return None
     run_dir = Path(writer.run_dir)
-    claim = read_claim(run_dir)
-    return run_dir if claim is not None and claim.id == writer.id and (run_dir / CONFIG).is_file() else None
+    return run_dir if is_writer(checkpoints, run_dir) and (run_dir / CONFIG).is_file() else None
 
 
 def copy_record(checkpoints: Place, folder: Path) -> None:
@@ -78,9 +76,8 @@ def copy_record(checkpoints: Place, folder: Path) -> None:
 
 def is_to_be_fetched(run_dir: Path, checkpoints: Place) -> bool:
     """Return whether a run directory has no record, but can continue a run whose checkpoints are at the place."""
-    claim = read_claim(run_dir)
-    is_fetched_only = claim is not None and bool(claim.former)
-    return (is_fetched_only or not (run_dir / CONFIG).exists()) and bool(finished_steps(checkpoints))
+    has_no_record = not (run_dir / CONFIG).exists() or has_only_fetched(run_dir)
+    return has_no_record and bool(finished_steps(checkpoints))
 
 
 def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> None:
@@ -94,7 +91,7 @@ def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> Non
     with writing(run_dir):
         # The run was started before, perhaps with other settings.
         (run_dir / EARLIER).mkdir(exist_ok=True)
-    write_claim(run_dir, secrets.token_hex(8), writer.id if writer else "")
+    allow_to_continue(checkpoints, run_dir)
     say(f"the record of {writer.run_dir if writer else 'the run'} is fetched from {checkpoints} into {run_dir}")
 
 

@@ -18,7 +18,6 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.storage.places import Place, address_of, place_of, remove
 from persia_cli.storage.remote import within
-from persia_cli.store.checkpoints.claim import require_writer
 from persia_cli.store.checkpoints.manifest import (
     COLD,
     EMBEDDINGS,
@@ -196,7 +195,6 @@ class Checkpointing:
         assert self._own_part is not None
         step, samples, progress, best, scores, trigger = self._own_part
         assert scores is not None
-        self._require_writer()
         copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0], progress.metrics_bytes)
         files = [*(file for name in sorted(self._files) for file in self._files[name]), scores, *copies]
         layout = embedding_layout(self._run)
@@ -276,11 +274,7 @@ class Checkpointing:
             log.warning("%s has no copy of the end of the record: %s", folder, error)
 
     def _renew_record(self, folder: Place, manifest: Manifest) -> None:
-        """Write a new copy of the record into a checkpoint, then its manifest.
-
-        Raise DiskError, and OvertakenError where another run directory writes now.
-        """
-        self._require_writer()
+        """Write a new copy of the record into a checkpoint, then its manifest; raise DiskError."""
         old = {file.folder for file in copies_in(manifest)}
         others = [file for file in manifest.files if file.folder not in old]
         [beginning] = {file.folder.removesuffix(RECORD) for file in others if kind_of(file) == RECORD}
@@ -291,10 +285,6 @@ class Checkpointing:
         for each in old:
             with suppress(OSError, DiskError, CheckpointError):
                 remove(folder / each, MANIFEST)
-
-    def _require_writer(self) -> None:
-        if self._run.checkpoint.path is not None:
-            require_writer(self._checkpoints, Path(self._job.run_dir))
 
     def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:
         return RunProgress(

@@ -1,8 +1,8 @@
 """The claim of a run on the folder of its checkpoints, if that is outside the run directory.
 
-A file next to the checkpoints names the run directory that writes there, with a random id, which that directory has
-too. A directory that has fetched the record of a run may take over: its claim has the former writer's id. Each writer
-reads the file before it publishes a checkpoint, so the former one ends there.
+`WRITER` next to the checkpoints names the run directory that writes there, with a random id; the directory has a copy.
+A run starts only where both have the same id, or where nothing is saved. A directory that has fetched the record of a
+run gets the id too, and a new one when it starts, so the former directory is refused from then on.
 """
 
 import secrets
@@ -12,20 +12,14 @@ from pathlib import Path
 import msgspec
 
 from persia_cli.disk import write_whole
-from persia_cli.errors import CheckpointError, ConfigError, DiskError, UserError
+from persia_cli.errors import CheckpointError, ConfigError, DiskError
 from persia_cli.storage.places import Place, place_of, put
 from persia_cli.storage.remote import without_secret
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 from persia_cli.store.checkpoints.retention import remove_unfinished
 
 WRITER = "writer.json"
-"""Name of the file, next to the checkpoints, that names their run."""
-CLAIM = "claim.json"
-"""Name of the file, in a run directory, with its claim."""
-
-
-class OvertakenError(UserError):
-    """Another run directory has taken over a run that this one trains."""
+"""Name of the file, next to the checkpoints and in the run directory, that names their run."""
 
 
 class Writer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,21 +27,12 @@ class Writer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     run_dir: str
     host: str
+    """Empty in a directory that has fetched the record, until it starts."""
     id: str
-
-
-class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `CLAIM`: the id of the claim, and that of the writer that it may replace."""
-
-    id: str
-    run_dir: str
-    """The directory itself, as an absolute path: a copy of it has no claim."""
-    former: str = ""
 
 
 # Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 _DECODER = msgspec.json.Decoder(Writer)
-_CLAIM_DECODER = msgspec.json.Decoder(Claim)
 
 
 def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool] = lambda run_dir: False) -> None:
@@ -59,96 +44,86 @@ def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool
     """
     try:
         checkpoints = place_of(path)
-        steps, before, own_claim = finished_steps(checkpoints), writer_of(checkpoints), read_claim(run_dir)
-        own = Writer(str(run_dir.absolute()), host, own_claim.id if own_claim else secrets.token_hex(8))
-        if steps and not _is_allowed(before, own_claim):
-            raise ConfigError(_refusal(checkpoints, before, run_dir, own_claim))
-        if before is not None and _is_neighbour(before, own) and is_at_work(Path(before.run_dir)):
+        require_own(checkpoints, run_dir)
+        before, own = writer_of(checkpoints), own_claim(run_dir)
+        here = str(run_dir.absolute())
+        if before is not None and _is_neighbour(before, run_dir, host) and is_at_work(Path(before.run_dir)):
             raise ConfigError(
                 f"checkpoint.path={checkpoints} is in use: the run in {before.run_dir} on {host} saves there and "
                 "still runs; choose another folder, or end that run first"
             )
-        put(checkpoints / WRITER, msgspec.json.encode(own) + b"\n")
+        claimed = Writer(here, host, own.id if own is not None and own.host else secrets.token_hex(8))
+        put(checkpoints / WRITER, _encoded(claimed))
         if not isinstance(checkpoints, Path):
             remove_unfinished(checkpoints)
     except (OSError, CheckpointError, DiskError) as error:
         raise ConfigError(f"checkpoint.path={without_secret(path)} cannot be used: {error}") from error
-    write_claim(run_dir, own.id)
+    write_whole(run_dir / WRITER, _encoded(claimed))
 
 
-def _is_allowed(before: Writer | None, own: Claim | None) -> bool:
-    return before is not None and own is not None and before.id in (own.id, own.former)
-
-
-def _is_neighbour(before: Writer, own: Writer) -> bool:
-    """Return whether the writer is another directory of this machine; this process holds the lock of its own."""
-    return before.host == own.host and Path(before.run_dir).resolve() != Path(own.run_dir).resolve()
-
-
-def _refusal(checkpoints: Place, before: Writer | None, run_dir: Path, own: Claim | None) -> str:
-    if own is not None and before is not None:
-        return _overtaken(checkpoints, run_dir, before)
-    owner = f"the run in {before.run_dir} on {before.host}" if before else "another run"
-    return (
+def require_own(checkpoints: Place, run_dir: Path) -> None:
+    """Raise ConfigError if the folder has checkpoints of another run, CheckpointError if it does not answer."""
+    if is_writer(checkpoints, run_dir) or not finished_steps(checkpoints):
+        return
+    writer = writer_of(checkpoints)
+    if writer is not None and own_claim(run_dir) is not None:
+        raise ConfigError(
+            f"the run in {run_dir} was taken over by {writer.run_dir} on {writer.host}; persia resume {checkpoints} "
+            "continues from there"
+        )
+    owner = f"the run in {writer.run_dir} on {writer.host}" if writer else "another run"
+    raise ConfigError(
         f"checkpoint.path={checkpoints} has checkpoints of {owner}; choose another folder, or continue that run "
         "with persia resume"
     )
 
 
-def _overtaken(checkpoints: Place, run_dir: Path, by: Writer) -> str:
-    next_step = (
-        f"persia resume {checkpoints} continues from there"
-        if finished_steps(checkpoints)
-        else f"there is no checkpoint in {checkpoints} yet, so start this one again, with another checkpoint.path"
-    )
-    return f"the run in {run_dir} was taken over by {by.run_dir} on {by.host}; {next_step}"
-
-
-def require_writer(checkpoints: Place, run_dir: Path) -> None:
-    """Raise OvertakenError if another run directory has taken the run over, so that this one must not write there.
-
-    Raise CheckpointError if the place does not answer.
-    """
-    own = read_claim(run_dir)
-    writer = writer_of(checkpoints) if own is not None else None
-    if writer is not None and not _is_allowed(writer, own):
-        raise OvertakenError(_overtaken(checkpoints, run_dir, writer))
+def _is_neighbour(before: Writer, run_dir: Path, host: str) -> bool:
+    """Return whether the writer is another directory of this machine; this process holds the lock of its own."""
+    return before.host == host and Path(before.run_dir).resolve() != run_dir.resolve()
 
 
 def is_writer(checkpoints: Place, run_dir: Path) -> bool:
-    """Return True if a run directory is the one that writes the checkpoints there."""
-    own, writer = read_claim(run_dir), writer_of(checkpoints)
+    """Return True if a run directory may write its checkpoints there: it writes them, or has fetched their record."""
+    own, writer = own_claim(run_dir), writer_of(checkpoints)
     return own is not None and writer is not None and own.id == writer.id
 
 
-def writer_of(checkpoints: Place) -> Writer | None:
+def writer_of(folder: Place) -> Writer | None:
     """Return the run that writes its checkpoints here; None if none does, or if the file cannot be read."""
     try:
-        return _DECODER.decode((checkpoints / WRITER).read_bytes())
+        return _DECODER.decode((folder / WRITER).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 
-def read_claim(run_dir: Path) -> Claim | None:
+def own_claim(run_dir: Path) -> Writer | None:
     """Return the claim of a run directory; None if it has none, or if it was copied from another one."""
-    try:
-        claim = _CLAIM_DECODER.decode((run_dir / CLAIM).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    return claim if claim.run_dir == str(run_dir.absolute()) else None
+    own = writer_of(run_dir)
+    return own if own is not None and own.run_dir == str(run_dir.absolute()) else None
 
 
-def write_claim(run_dir: Path, own: str, former: str = "") -> None:
-    """Write the claim of a run directory, which may replace the writer `former`; raise DiskError."""
-    claim = Claim(own, str(run_dir.absolute()), former)
-    write_whole(run_dir / CLAIM, msgspec.json.encode(claim) + b"\n")
+def has_only_fetched(run_dir: Path) -> bool:
+    """Return True if a run directory has fetched the record of a run, and has not started."""
+    own = own_claim(run_dir)
+    return own is not None and not own.host
+
+
+def allow_to_continue(checkpoints: Place, run_dir: Path) -> None:
+    """Let a run directory, which has fetched the record of a run, take over its checkpoints; raise DiskError."""
+    if (writer := writer_of(checkpoints)) is not None:
+        write_whole(run_dir / WRITER, _encoded(Writer(str(run_dir.absolute()), "", writer.id)))
+
+
+def _encoded(writer: Writer) -> bytes:
+    return msgspec.json.encode(writer) + b"\n"
 
 
 def remove_own_unfinished(run_dir: Path, path: str | None) -> None:
     """Remove checkpoints that a run has not finished, unless another run directory has taken it over since."""
     checkpoints = checkpoints_of(run_dir, path)
     try:
-        is_own = path is None or is_writer(checkpoints, run_dir)
+        is_own = path is None or (is_writer(checkpoints, run_dir) and not has_only_fetched(run_dir))
     except CheckpointError:
         is_own = False  # the store does not answer; the next start removes them
     if is_own:

@@ -16,11 +16,10 @@ from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfol
 from persia_cli.storage.remote_path import RemotePath
 from persia_cli.store.checkpoints.claim import (
     WRITER,
-    OvertakenError,
+    allow_to_continue,
     claim,
     remove_own_unfinished,
-    require_writer,
-    write_claim,
+    require_own,
     writer_of,
 )
 from persia_cli.store.checkpoints.manifest import (
@@ -174,16 +173,16 @@ def test_a_claim_with_the_writers_name_takes_over_once(
     claim(uri, former, "here")
     save(checkpoints, local)
     for folder in (late, next_one):
-        write_claim(folder, folder.name, writer_of(checkpoints).id)
-    require_writer(checkpoints, former)
+        allow_to_continue(checkpoints, folder)
+    require_own(checkpoints, former)
     upload(local, begin_checkpoint(checkpoints, 11))
     remove_own_unfinished(next_one, uri)
     assert unfinished_folders(checkpoints) != []  # they are the former one's
     claim(uri, next_one, "there")
     assert unfinished_folders(checkpoints) == []
-    require_writer(checkpoints, next_one)
-    with pytest.raises(OvertakenError, match=rf"{former} was taken over by {next_one} on there"):
-        require_writer(checkpoints, former)
+    require_own(checkpoints, next_one)
+    with pytest.raises(ConfigError, match=rf"{former} was taken over by {next_one} on there"):
+        require_own(checkpoints, former)
     upload(local, begin_checkpoint(checkpoints, 11))
     remove_own_unfinished(former, uri)
     assert unfinished_folders(checkpoints) != []  # they may be what the next one writes now

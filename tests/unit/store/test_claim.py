@@ -11,7 +11,7 @@ import pytest
 from persia_cli.engines.job import prepared_run_dir
 from persia_cli.errors import ConfigError
 from persia_cli.observe.journal import EVENTS, Journal
-from persia_cli.store.checkpoints.claim import WRITER, OvertakenError, Writer, require_writer, writer_of
+from persia_cli.store.checkpoints.claim import WRITER, Writer, is_writer, require_own, writer_of
 from persia_cli.store.checkpoints.manifest import MANIFEST
 from tests.support.jobs import plan
 from tests.support.small import WORDS
@@ -40,7 +40,7 @@ def test_a_running_job_holds_its_folder_before_it_has_saved(start: Callable[...,
                 start(name, lambda: None, *words)
             assert not (tmp_path / name).exists()
         assert unfinished.is_dir()
-        require_writer(saved, tmp_path / "a")
+        assert is_writer(saved, tmp_path / "a")
 
     start("a", others)
     start("b")  # The former one has ended, and has no files.
@@ -71,17 +71,16 @@ def test_another_machine_loses_a_place_where_it_has_saved_nothing(start: Callabl
     saved.mkdir()
     (saved / WRITER).write_bytes(msgspec.json.encode(Writer("/runs/a", "there", "id of a")))
     start("b")
-    require_writer(saved, tmp_path / "b")
+    assert is_writer(saved, tmp_path / "b")
 
 
-def test_a_resume_is_proposed_only_where_there_is_a_checkpoint(start: Callable[..., None], tmp_path: Path) -> None:
+def test_a_start_where_another_run_has_saved_names_its_successor(start: Callable[..., None], tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     start("a")
     start("b")
-    nothing = f"was taken over by {tmp_path / 'b'} on .*; there is no checkpoint in {saved} yet,"
-    with pytest.raises(OvertakenError, match=nothing):
-        require_writer(saved, tmp_path / "a")
     (saved / "step-9").mkdir()
     (saved / "step-9" / MANIFEST).write_text("{}")
-    with pytest.raises(OvertakenError, match=f"; persia resume {saved}"):
-        require_writer(saved, tmp_path / "a")
+    with pytest.raises(ConfigError, match=f"was taken over by {tmp_path / 'b'} on .*; persia resume {saved}"):
+        require_own(saved, tmp_path / "a")
+    with pytest.raises(ConfigError, match=f"saved has checkpoints of the run in {tmp_path / 'b'} on"):
+        start("c")
