@@ -37,9 +37,9 @@ class FieldGate(nn.Module):
     def __init__(self, fields: int) -> None:
         super().__init__()
         self.linear = nn.Linear(fields, fields)
-        self.begin()
+        self.set_initial_weights()
 
-    def begin(self) -> None:
+    def set_initial_weights(self) -> None:
         """Set gates of 1, so that training begins with the vectors unchanged."""
         nn.init.zeros_(self.linear.weight)
         nn.init.ones_(self.linear.bias)

@@ -18,7 +18,7 @@ INITS: dict[Init, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @runtime_checkable
-class SeveralMatrices(Protocol):
+class HasMatrices(Protocol):
     """A module whose parameters contain several matrices: their bounds are those of one, not of all together."""
 
     def matrices(self) -> Sequence[torch.Tensor]:
@@ -26,10 +26,10 @@ class SeveralMatrices(Protocol):
 
 
 @runtime_checkable
-class OwnStart(Protocol):
+class OwnInitialWeights(Protocol):
     """A module with the same initial weights for every `init`."""
 
-    def begin(self) -> None:
+    def set_initial_weights(self) -> None:
         """Set the parameters."""
 
 
@@ -44,10 +44,10 @@ def initialize(network: nn.Module, init: Init) -> None:
     draw = INITS[init]
     for layer in network.modules():
         plain = [layer.weight] if isinstance(layer, nn.Linear) else []
-        for matrix in layer.matrices() if isinstance(layer, SeveralMatrices) else plain:
+        for matrix in layer.matrices() if isinstance(layer, HasMatrices) else plain:
             draw(matrix)
         if isinstance(layer, nn.Linear | ParallelLinear) and layer.bias is not None:
             layer.bias.zero_()
     for layer in network.modules():
-        if isinstance(layer, OwnStart):
-            layer.begin()
+        if isinstance(layer, OwnInitialWeights):
+            layer.set_initial_weights()

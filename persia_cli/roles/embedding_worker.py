@@ -404,7 +404,7 @@ class KnownIds:
             for group in layout.feature_groups
         ]
         read = Counter(feature.table for feature in layout.features)
-        self._apart = [
+        self._separate_features = [
             [
                 None if read[feature.table] == 1 and feature.name == names[feature.table] else feature.name
                 for feature in map(layout.features.__getitem__, layout.features_of(group.number))
@@ -428,7 +428,7 @@ class KnownIds:
             entries = np.diff(ends, prepend=0)
             missed = _missed(rows, [of_server[number] for of_server in unknown], ends)
             all_entries, all_missed = all_entries + int(entries.sum()), all_missed + int(missed.sum())
-            found = zip(tables, self._apart[number], entries.tolist(), missed.tolist(), strict=True)
+            found = zip(tables, self._separate_features[number], entries.tolist(), missed.tolist(), strict=True)
             for table, feature, total, without in found:
                 self._counts[table][name] += total
                 self._counts[table][f"{name}_known"] += total - without

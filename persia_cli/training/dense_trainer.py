@@ -24,18 +24,17 @@ from persia_cli.training.dense_state import (
     TensorFile,
     dense_state,
     load_dense,
+    load_fitting,
     load_weights,
 )
 from persia_cli.training.device import prepare_torch
 from persia_cli.training.distributed import World, refuse_local_statistics
-from persia_cli.training.first_weights import take_weights
 from persia_cli.training.graphs import training as graphs
 from persia_cli.training.graphs.device_queue import DeviceQueue
 from persia_cli.training.graphs.training import Done, Encoded, GraphedTraining, Send
-from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.inputs import Samples, StepParts, group_shapes
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import LearningRate, dense_optimizer, penalties
-from persia_cli.training.parts import StepParts
 from persia_cli.training.shared_weights import SharedWeights
 from persia_cli.training.step import TRAINING, DenseStep, Scored, StepSettings
 from persia_cli.wire.messages import GroupRows
@@ -115,7 +114,7 @@ class DenseTrainer:
         scores. If embedding servers store the dense weights, these are the last of `groups` and of the gradients.
         """
         if self._shared is not None:
-            self._shared.take(groups[-1])
+            self._shared.set_from_rows(groups[-1])
             gradients: list[NDArray[np.float32]] = []
             result = self._step.train(step, samples, groups[: self._feature_groups], gradients.extend)
             send(self._encoded(step, [*gradients, self._shared.gradients()]))
@@ -169,7 +168,7 @@ class DenseTrainer:
     def refresh(self, weights: GroupRows) -> None:
         """Set the dense weights to those that the embedding servers store."""
         assert self._shared is not None
-        self._shared.take(weights)
+        self._shared.set_from_rows(weights)
 
     def rehearse(self) -> None:
         """Run forward and backward on no samples; raises ConfigError if several ranks could not train the network."""
@@ -198,13 +197,13 @@ class DenseTrainer:
         if self._shared is not None:
             self._shared.load(folder)
 
-    def take(self, folder: Place, states: bool) -> DenseFit:
+    def warm_start(self, folder: Place, states: bool) -> DenseFit:
         """Begin with the weights that fit of those that `save` wrote, with `states` also those of their optimizer.
 
         If servers store the dense weights, their optimizer begins anew. Raise CheckpointError for damaged files.
         """
         assert self._optimizer is not None
-        fit = take_weights(folder, self._module, self._optimizer, states and self._shared is None)
+        fit = load_fitting(folder, self._module, self._optimizer, states and self._shared is None)
         if self._shared is not None:
             self._shared.begin_here()
         return fit

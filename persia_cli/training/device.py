@@ -1,8 +1,9 @@
-"""The device of the dense network: its choice, its random numbers, copies to and from it, and torch's settings."""
+"""The device of the dense network: its choice, arithmetic and random numbers, copies, and torch's settings."""
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch.utils import deterministic
 from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.errors import ConfigError, UserError
 
+Precision = Literal["float32", "tf32", "bfloat16"]
 CPU = torch.device("cpu")
 CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
 """Text of the RuntimeError that torch raises if the memory of the host is full; it has no other type."""
@@ -43,7 +45,7 @@ def device_of(run: Run, rank: int) -> torch.device:
     return device
 
 
-def devices_are_apart(name: str, ranks: int) -> bool:
+def each_has_own_device(name: str, ranks: int) -> bool:
     """Return True if `choose_device` gives each of so many ranks its own GPU."""
     return name in ("auto", "cuda") and torch.cuda.is_available() and ranks <= torch.cuda.device_count()
 
@@ -155,3 +157,8 @@ def prepare_torch(threads: int, precision: str = "float32") -> None:
     torch.set_deterministic_debug_mode("warn")
     # Otherwise torch fills every new tensor, although nothing here reads memory before writing it.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context of the forward pass; torch decides per operation what is safe in bfloat16."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

@@ -38,7 +38,7 @@ class World:
         store: dist.Store | None = None,  # type: ignore[name-defined]
         timeout_s: float = 30.0,
         device: torch.device = CPU,
-        apart: bool = False,
+        own_device: bool = False,
         interface: str = LOOPBACK,
         stuck_s: float = 900.0,
     ) -> None:
@@ -46,8 +46,8 @@ class World:
 
         `store` is the store through which ranks meet, empty at first, and `interface` the network interface between
         them. Wait up to `timeout_s` seconds for the other ranks, and up to `stuck_s` in later operations: another rank
-        may compile or compute for long. `device` is that of this rank's network; `apart`, the same on all ranks, is
-        True if each has its own GPU. Raise WireError if the others do not join.
+        may compile or compute for long. `device` is that of this rank's network; `own_device`, the same on all ranks,
+        is True if each has its own GPU. Raise WireError if the others do not join.
         """
         self.rank, self.size, self.device = rank, size, device
         if device.type == "cuda":
@@ -64,7 +64,7 @@ class World:
         try:
             dist.init_process_group(
                 # NCCL does not support ranks that share a GPU.
-                "nccl" if apart else "gloo",
+                "nccl" if own_device else "gloo",
                 store=store,
                 rank=rank,
                 world_size=size,
@@ -126,7 +126,7 @@ class World:
             wrapped.register_comm_hook(None, _sum_over_ranks)
         return wrapped
 
-    def apart(self, network: nn.Module) -> AbstractContextManager[None]:
+    def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:
         """Return the context of a forward and backward of `network`, from `wrap`, whose gradients stay on this rank.
 
         The next backward outside of it sums them over ranks, with its own.

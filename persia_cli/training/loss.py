@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from persia_cli.config.schema import BCE, Bce, Bpr, Focal, Huber, InBatchSoftmax, Loss, Mse, Pairwise, Poisson
 from persia_cli.config.schema.loss import task_weights
-from persia_cli.training.pairs import Others, by_task, pairwise
+from persia_cli.training.pairs import RemoteSamples, by_task, pairwise
 
 
 class Objective:
@@ -29,7 +29,7 @@ class Objective:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
         log_variances: torch.Tensor | None = None,
-        others: Others | None = None,
+        others: RemoteSamples | None = None,
         queries: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return w_it l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
@@ -67,7 +67,7 @@ class Objective:
         logits: torch.Tensor,
         labels: torch.Tensor,
         weights: torch.Tensor | None,
-        others: Others | None,
+        others: RemoteSamples | None,
         queries: torch.Tensor | None,
     ) -> torch.Tensor:
         if all(isinstance(loss, Bce) and loss.is_plain for loss in self.losses):
@@ -135,7 +135,7 @@ def _of_task(
     logits: torch.Tensor,
     labels: torch.Tensor,
     weights: torch.Tensor | None,
-    others: Others | None,
+    others: RemoteSamples | None,
     queries: torch.Tensor | None,
 ) -> torch.Tensor:
     match loss:

@@ -10,7 +10,7 @@ from persia_cli.training.distributed import World
 from persia_cli.training.staging import Staged
 
 
-class Others(NamedTuple):
+class RemoteSamples(NamedTuple):
     """The samples of a step that other ranks have.
 
     Logits, labels and weights float32 [m, T] or [m], query ids int64 [m] if this rank's samples have some.
@@ -21,9 +21,9 @@ class Others(NamedTuple):
     weights: torch.Tensor
     queries: torch.Tensor | None = None
 
-    def of_task(self, task: int) -> "Others":
+    def of_task(self, task: int) -> "RemoteSamples":
         """Return them with the logits, labels and weights of one task."""
-        return Others(self.logits[:, task], self.labels[:, task], self.weights[:, task], self.queries)
+        return RemoteSamples(self.logits[:, task], self.labels[:, task], self.weights[:, task], self.queries)
 
 
 def by_task(weights: torch.Tensor) -> torch.Tensor:
@@ -31,21 +31,21 @@ def by_task(weights: torch.Tensor) -> torch.Tensor:
     return weights if weights.ndim == 2 else weights.unsqueeze(1)
 
 
-def others_of(logits: torch.Tensor, staged: Staged, world: World) -> Others:
+def remote_samples(logits: torch.Tensor, staged: Staged, world: World) -> RemoteSamples:
     """Return the samples of a step that the other ranks have; all ranks must call this together."""
     # Weights of each task on every rank, since only some ranks may have unknown labels.
     weights = torch.ones_like(logits) if staged.weights is None else by_task(staged.weights).expand_as(logits)
     rows = world.rows_of_others(torch.cat([logits, staged.labels, weights], dim=1))
     queries = None if staged.queries is None else world.rows_of_others(staged.queries.unsqueeze(1)).squeeze(1)
     others, labels, weights = rows.chunk(3, dim=1)
-    return Others(others, labels, weights, queries)
+    return RemoteSamples(others, labels, weights, queries)
 
 
 def pairwise(
     logits: torch.Tensor,
     labels: torch.Tensor,
     weights: torch.Tensor,
-    others: Others | None = None,
+    others: RemoteSamples | None = None,
     queries: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return parts [n] whose sum over all ranks is sum(w) m, where m is the weighted mean loss of all pairs.
@@ -90,9 +90,10 @@ def pairwise(
         # The mass is divided first: its total can be so small that a number divided by it is infinite.
         shares = torch.where(total > 0, mass / total, 0.0).float() * (0.5 * weight)
         losses = functional.softplus(logits[downs] - logits[ups].unsqueeze(1)) * shares
-        # A pair of two ranks has but one of its halves here, and the gradient of both.
-        apart = (ups.unsqueeze(1) >= size) | (downs >= size)
-        losses = torch.where(apart, 2.0 * losses - losses.detach(), losses)
+        # A pair within this rank has both halves here. A pair of two ranks has one half here, and the gradient of both,
+        # since logits of other ranks have none: the value of `2 x - x.detach()` is x, and its gradient twice that of x.
+        of_two_ranks = (ups.unsqueeze(1) >= size) | (downs >= size)
+        losses = torch.where(of_two_ranks, 2.0 * losses - losses.detach(), losses)
         parts = parts.index_add(0, ups, losses.sum(1)).index_add(0, downs, losses.sum(0))
     return parts[:size]
 

@@ -55,7 +55,7 @@ class SharedWeights:
         self._ids = np.arange(self.rows, dtype=np.int32)
         """Id of each row in the order of servers."""
 
-    def take(self, group: GroupRows) -> None:
+    def set_from_rows(self, group: GroupRows) -> None:
         """Set the weights from the servers' rows; `inverse` is the position of each id's row."""
         self._ids[group.inverse] = np.arange(self.rows, dtype=np.int32)
         self._flat.copy_(self._initial)

@@ -11,8 +11,7 @@ from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.training.device import Copier
 from persia_cli.training.device_pooling import DevicePooling
-from persia_cli.training.inputs import GroupShape, Samples
-from persia_cli.training.parts import cut_ids, cut_samples
+from persia_cli.training.inputs import GroupShape, Samples, cut_ids, cut_samples
 from persia_cli.training.pooling import GroupPooling, Pooling, StagedRows
 from persia_cli.wire.messages import GroupRows
 

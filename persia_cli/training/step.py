@@ -16,16 +16,13 @@ from persia_cli.model.outputs import checked_output
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.observe.trace import Trace
-from persia_cli.training.device import drawing_from
+from persia_cli.training.device import Precision, autocast, drawing_from
 from persia_cli.training.distributed import World
 from persia_cli.training.in_batch import softmax_of_step
-from persia_cli.training.inputs import GroupShape, Samples
+from persia_cli.training.inputs import WHOLE, GroupShape, Samples, StepParts
 from persia_cli.training.loss import Objective, with_auxiliary
-from persia_cli.training.pairs import others_of
-from persia_cli.training.parts import WHOLE, StepParts
+from persia_cli.training.pairs import remote_samples
 from persia_cli.training.pooling import model_batch
-from persia_cli.training.precision import Precision, autocast
-from persia_cli.training.row_gradients import RowGradientHooks
 from persia_cli.training.staging import Staged, Staging
 from persia_cli.wire.messages import GroupRows
 
@@ -174,7 +171,7 @@ class DenseStep:
         self, part: Staged, weight_totals: Sequence[float], span: Callable[[str], AbstractContextManager[None]]
     ) -> Output:
         """Run forward and backward on a part before the last, on this rank alone; return the result of `_forward`."""
-        with self.world.apart(self._network):
+        with self.world.no_sync(self._network):
             with span("forward"):
                 logits, weighted = self.forward(self._network, part, self.world)
             with span("backward"):
@@ -223,7 +220,7 @@ class DenseStep:
             return softmax_of_step(self.module, output, staged, world)
         logits, auxiliary = checked_output(output, staged.labels.shape, "the model")
         logits = logits.float()
-        others = others_of(logits, staged, world) if objective.needs_others and world.size > 1 else None
+        others = remote_samples(logits, staged, world) if objective.needs_others and world.size > 1 else None
         uncertainty = log_variances_of(self.module)
         weighted = objective.weighted(logits, staged.labels, staged.weights, uncertainty, others, staged.queries)
         return logits, with_auxiliary(weighted, auxiliary, staged.weights)
@@ -316,3 +313,37 @@ def _scored(outputs: Sequence[Output]) -> Scored:
     """Return the scores of a step from the logits and weighted losses of its parts."""
     logits, weighted = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*outputs, strict=True))
     return Scored(logits.detach().cpu().numpy(), weighted.detach().double().sum(0).cpu().numpy())
+
+
+class RowGradientHooks:
+    """Hooks that send the gradients of rows before the ranks have added up dense gradients.
+
+    They call `send` once all leaves' gradients are complete: in backward, or in `finish` if one has none.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], send: Callable[[], None]) -> None:
+        self._send = send
+        self._awaited = len(leaves)
+        self._sent = False
+        # Removed in `finish`: a leaf and its hook would keep each other alive in a reference cycle.
+        self._hooks = [
+            leaf.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for leaf in leaves
+        ]
+
+    def _on_gradient(self, leaf: torch.Tensor) -> None:
+        self._awaited -= 1
+        if self._awaited == 0:
+            self._leave()
+
+    def finish(self) -> None:
+        """Send after backward if that has not happened; leaves that the loss does not depend on have no gradient."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._sent:
+            self._sent = True
+            self._send()

@@ -11,11 +11,11 @@ from persia_cli.config.schema.sequences import Attending
 from persia_cli.model.build import build_model
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.wire_rows import encode_rows
+from persia_cli.training.device import Precision
 from persia_cli.training.distributed import World
 from persia_cli.training.inputs import GroupShape, Samples
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import dense_optimizer
-from persia_cli.training.precision import Precision
 from persia_cli.training.step import DenseStep, StepSettings
 from persia_cli.wire.messages import GroupRows
 

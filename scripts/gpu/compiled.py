@@ -8,8 +8,8 @@ import torch
 
 from persia_cli.config.schema import Model
 from persia_cli.training.compiling import require_compiler
+from persia_cli.training.device import Precision
 from persia_cli.training.distributed import World
-from persia_cli.training.precision import Precision
 from scripts.gpu.batches import Trainer, deviation
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 

@@ -7,11 +7,11 @@ import torch
 
 from persia_cli.config.schema import Model
 from persia_cli.store.wire_rows import decode_rows, encode_rows
+from persia_cli.training.device import Precision
 from persia_cli.training.distributed import World
 from persia_cli.training.graphs.device_queue import CudaQueue, DeviceQueue
 from persia_cli.training.graphs.step import GraphedStep
 from persia_cli.training.inputs import GroupShape
-from persia_cli.training.precision import Precision
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import MOVED, Floats, Trainer, deviation, random_ids, random_samples
 from scripts.gpu.host_queue import HostQueue

@@ -15,12 +15,12 @@ from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
+from persia_cli.training.device import autocast
 from persia_cli.training.graphs.blocks import BlockLayout, Field
 from persia_cli.training.graphs.device_queue import CudaQueue, DeviceQueue, copies_of
 from persia_cli.training.graphs.step import SLOTS, CapturedGraph, SlotViews
 from persia_cli.training.graphs.update import NUMBERS, GraphUpdate
 from persia_cli.training.loss import with_auxiliary
-from persia_cli.training.precision import autocast
 
 
 class GraphedDense(DenseBaseline):

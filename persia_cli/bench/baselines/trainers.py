@@ -19,10 +19,9 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
-from persia_cli.training.device import Copier, device_of, prepare_torch
+from persia_cli.training.device import Copier, autocast, device_of, prepare_torch
 from persia_cli.training.loss import Objective, with_auxiliary
 from persia_cli.training.optimizer import LearningRate, dense_optimizer
-from persia_cli.training.precision import autocast
 
 SPARE = 0.85
 """Fraction of the available memory that torch's table may use."""

@@ -31,7 +31,7 @@ from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import calibration_of, verified_folder
 from persia_cli.training.compiling import watched_compiling
 from persia_cli.training.dense_trainer import DenseTrainer
-from persia_cli.training.device import device_of, devices_are_apart, explained_full_memory, peak_memory
+from persia_cli.training.device import device_of, each_has_own_device, explained_full_memory, peak_memory
 from persia_cli.training.distributed import LOOPBACK, LostRankError, World
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import TRAINING, Scored
@@ -108,14 +108,14 @@ class NNWorker:
         """Join the group of ranks that the coordinator expects; the I/O thread sends heartbeats meanwhile."""
         ranks = 1 if isinstance(run.mode, AsyncMode) else self._ranks
         device = device_of(run, self._session.index)
-        apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
+        own_device = device.type == "cuda" and each_has_own_device(run.train.device, ranks)
         timeout_s = run.cluster.start_timeout_s
         pipeline = self._pipeline
         store = RankStore(self._session, pipeline.call, pipeline.check, timeout_s) if ranks > 1 else None
         interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
         try:
             return World(
-                self._session.index, ranks, store, timeout_s, device, apart, interface, run.cluster.work_timeout_s
+                self._session.index, ranks, store, timeout_s, device, own_device, interface, run.cluster.work_timeout_s
             )
         except WireError:
             self._pipeline.check()  # the end of the job is the better reason
@@ -169,7 +169,7 @@ class NNWorker:
                 trainer.calibrate(calibration_of(run, place_of(job.load)))
         elif job.warm and job.warm.dense and job.warm.checkpoint:
             self._session.work.begin("reading the dense weights")
-            trainer.take(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)
+            trainer.warm_start(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)
 
     def _follow(self, trainer: DenseTrainer) -> None:
         while not self._session.stop:

@@ -19,10 +19,9 @@ from persia_cli.model.build import build_model
 from persia_cli.model.shape import InputShape
 from persia_cli.training.device import prepare_torch
 from persia_cli.training.distributed import World
-from persia_cli.training.inputs import GroupShape
+from persia_cli.training.inputs import WHOLE, GroupShape, StepParts
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import dense_optimizer
-from persia_cli.training.parts import WHOLE, StepParts
 from persia_cli.training.step import DenseStep
 from tests.unit.model.kinds import AUXILIARY, KINDS, name, shape_for
 from tests.unit.training.batches import (

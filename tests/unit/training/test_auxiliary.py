@@ -10,9 +10,8 @@ from persia_cli.config.schema import Bce, Focal
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.training.distributed import World
-from persia_cli.training.inputs import Samples
+from persia_cli.training.inputs import Samples, StepParts
 from persia_cli.training.loss import Objective
-from persia_cli.training.parts import StepParts
 from persia_cli.training.step import DenseStep
 from persia_cli.wire.messages import GroupRows
 from tests.support.losses import batch_loss

@@ -8,7 +8,7 @@ import torch
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.training.device import (
     choose_device,
-    devices_are_apart,
+    each_has_own_device,
     explained_full_memory,
     prepare_torch,
 )
@@ -57,7 +57,7 @@ def test_a_device_that_is_not_there_is_refused(devices, name, count, sentence):
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "ranks", "apart"),
+    ("name", "count", "ranks", "own"),
     [
         ("auto", 2, 2, True),
         ("cuda", 4, 3, True),
@@ -67,11 +67,11 @@ def test_a_device_that_is_not_there_is_refused(devices, name, count, sentence):
         ("auto", 0, 2, False),
     ],
 )
-def test_ranks_that_may_share_a_gpu_are_not_called_apart(devices, name, count, ranks, apart):
+def test_ranks_that_may_share_a_gpu_have_no_own_device(devices, name, count, ranks, own):
     devices(count)
-    assert devices_are_apart(name, ranks) == apart
+    assert each_has_own_device(name, ranks) == own
     chosen = {choose_device(name, rank) for rank in range(ranks)} if count else set()
-    assert not apart or len(chosen) == ranks
+    assert not own or len(chosen) == ranks
 
 
 def test_a_full_gpu_is_reported_with_a_remedy():

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from persia_cli.errors import CheckpointError
-from persia_cli.training.dense_state import write_files
-from persia_cli.training.first_weights import take_weights
+from persia_cli.training.dense_state import load_fitting, write_files
 from tests.support.dense import dense_files
 
 OPTIMIZERS = {
@@ -49,7 +48,7 @@ def test_weights_that_do_not_fit_begin_anew_and_are_listed(tmp_path, kind, state
     other = network(inputs=5, last="exit")
     drawn = {name: value.clone() for name, value in other.state_dict().items()}
     other_optimizer = OPTIMIZERS[kind](other)
-    fit = take_weights(tmp_path, other, other_optimizer, states)
+    fit = load_fitting(tmp_path, other, other_optimizer, states)
     assert fit.new == ("first.weight 3x5 (saved: 3x4)", "exit.weight 1x3", "exit.bias 1")
     assert fit.unused == ("head.bias", "head.weight")
     assert {"first.bias", "norm.running_mean", "norm.num_batches_tracked"} < set(fit.taken)
@@ -73,7 +72,7 @@ def test_the_state_of_another_optimizer_is_not_taken(tmp_path):
     saved(tmp_path, "adam")
     other = network()
     optimizer = OPTIMIZERS["adagrad"](other)
-    assert take_weights(tmp_path, other, optimizer, states=True).states == 0
+    assert load_fitting(tmp_path, other, optimizer, states=True).states == 0
     assert all((entry["sum"] == 0.5).all() for entry in optimizer.state_dict()["state"].values())
 
 
@@ -84,5 +83,5 @@ def test_a_damaged_file_changes_nothing(tmp_path, name):
     other = network()
     drawn = {key: value.clone() for key, value in other.state_dict().items()}
     with pytest.raises(CheckpointError, match="is damaged"):
-        take_weights(tmp_path, other, OPTIMIZERS["adam"](other), states=True)
+        load_fitting(tmp_path, other, OPTIMIZERS["adam"](other), states=True)
     assert all(torch.equal(value, drawn[key]) for key, value in other.state_dict().items())

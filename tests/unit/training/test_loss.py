@@ -15,7 +15,7 @@ from persia_cli.model.build import build_model
 from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import penalties
-from persia_cli.training.pairs import Others
+from persia_cli.training.pairs import RemoteSamples
 from tests.support.losses import batch_loss, mean_of_pairs
 from tests.unit.training.batches import SHAPE, TASKS
 
@@ -122,7 +122,7 @@ def test_parts_of_ranks_have_the_loss_and_the_gradient_of_all_pairs(soft, querie
         rest = torch.ones(20, dtype=torch.bool)
         rest[share] = False
         theirs, mine_of = (None, None) if queries is None else (queries[rest], queries[share])
-        others = Others(logits[rest].detach(), labels[rest], weights[rest, None], theirs)
+        others = RemoteSamples(logits[rest].detach(), labels[rest], weights[rest, None], theirs)
         weighted = objective.weighted(mine, labels[share], weights[share], others=others, queries=mine_of)
         part = part_of(objective, weighted, total)
         part.backward()

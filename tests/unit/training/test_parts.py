@@ -10,9 +10,8 @@ from persia_cli.config.schema import Ffnn
 from persia_cli.errors import PersiaError
 from persia_cli.model.build import build_model
 from persia_cli.training.distributed import World
-from persia_cli.training.inputs import Samples
+from persia_cli.training.inputs import Samples, StepParts, cut_ids
 from persia_cli.training.optimizer import dense_optimizer
-from persia_cli.training.parts import StepParts, cut_ids
 from persia_cli.wire.messages import GroupRows
 from tests.unit.training import ranks
 from tests.unit.training.batches import (

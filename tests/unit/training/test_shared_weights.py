@@ -90,7 +90,7 @@ def test_steps_are_those_of_torch(config: DenseOptimizer) -> None:
     servers = Servers(config, shared.rows)
     assert shared.rows == 3
     for step in range(20):
-        shared.take(servers.look_up(step))
+        shared.set_from_rows(servers.look_up(step))
         for mine, other in zip(ours.parameters(), plain.parameters(), strict=True):
             np.testing.assert_allclose(mine.detach(), other.detach(), rtol=1e-5, atol=1e-6)
         # The gradients of the same weights, so that differences do not add up through the network.
@@ -129,7 +129,7 @@ def test_frozen_parameters_stay_with_the_rank() -> None:
     shared = SharedWeights(module, 1, {})
     assert shared.rows == 3
     ids = np.arange(3, dtype=np.int32)
-    shared.take(GroupRows([np.full((3, 1024), 7, np.float32).view(np.uint8)], ids, None))
+    shared.set_from_rows(GroupRows([np.full((3, 1024), 7, np.float32).view(np.uint8)], ids, None))
     torch.testing.assert_close(next(module.parameters()), kept)
     torch.testing.assert_close(
         list(module.parameters())[1].detach(), list(network().parameters())[1].detach() + 7, check_stride=False
@@ -146,7 +146,7 @@ def test_saved_initial_weights_are_where_saved_rows_begin(tmp_path: Path) -> Non
     loaded = SharedWeights(other, 1, {})
     loaded.load(tmp_path)
     zeros = GroupRows([np.zeros((3, 4096), np.uint8)], np.arange(3, dtype=np.int32), None)
-    loaded.take(zeros)
+    loaded.set_from_rows(zeros)
     for mine, first in zip(other.parameters(), network().parameters(), strict=True):
         torch.testing.assert_close(mine, first, rtol=0, atol=0)
 
@@ -158,7 +158,7 @@ def test_without_initial_weights_rows_begin_at_the_loaded_ones(tmp_path: Path) -
         for weight in module.parameters():
             weight.add_(1.0)
     shared.load(tmp_path)
-    shared.take(GroupRows([np.zeros((3, 4096), np.uint8)], np.arange(3, dtype=np.int32), None))
+    shared.set_from_rows(GroupRows([np.zeros((3, 4096), np.uint8)], np.arange(3, dtype=np.int32), None))
     for mine, first in zip(module.parameters(), network().parameters(), strict=True):
         torch.testing.assert_close(mine.detach(), first.detach() + 1)
 
