@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from persia_cli.config import expected, networks, offers, replicas
+from persia_cli.config import expected, offers, replicas
 from persia_cli.config.broken import broken_file, first_line
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
 from persia_cli.config.files import BASE, hidden_base, names_a_file, own_name, read_dataset_file, read_primary
@@ -75,7 +75,6 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         raise ConfigError(f"{request.file}: its defaults refer back to itself{hint}") from None
     OmegaConf.set_struct(config, False)
     replicas.register()
-    networks.settle(config, request.written, read)
     named = own_name(request.file, request.written)
     if named is not None and not any(override.startswith("++name=") for override in read.overrides):
         config["name"] = named

@@ -18,12 +18,6 @@ DEFAULTS: Json = {
     "description": "The configurations and options that this file starts from, in order; `_self_` is this file.",
 }
 
-NETWORKS: Json = {
-    "type": "object",
-    "additionalProperties": {"type": "object"},
-    "description": "Settings that go with a kind of network, by its name, e.g. {deepfm: {model: {dropout: 0.1}}}.",
-}
-
 
 def file_schema() -> Json:
     """Return the schema of one configuration file, as plain JSON values.
@@ -31,7 +25,7 @@ def file_schema() -> Json:
     A file may omit any key, since it starts from other files, and may name a dataset file in place of its keys.
     """
     schema = Run.model_json_schema(schema_generator=_FileSchema)
-    properties = {"defaults": DEFAULTS, "networks": NETWORKS} | schema["properties"]
+    properties = {"defaults": DEFAULTS} | schema["properties"]
     properties["dataset"] = _or_text(properties["dataset"])
     without_required: Json = _optional(schema | {"properties": properties})
     return {"$schema": DIALECT, "title": "A persia configuration"} | without_required

@@ -12,9 +12,18 @@ def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
-    """Return the file of every option by config group and name; users can add options, but no groups."""
-    names = sorted(folder.name for folder in shipped("conf").iterdir() if folder.is_dir())
+    """Return the file of every option by config group and name; users can add options, but no groups.
+
+    Folders without files of their own, such as `leaderboards`, have what other files take in their defaults.
+    """
+    names = sorted({file.parent.name for file in shipped("conf").glob("*/*.yaml")})
     return {name: _files([folder / name for folder in _search(folders)]) for name in names}
+
+
+def file_of(path: str, folders: Sequence[Path] = ()) -> Path | None:
+    """Return the file of a path below a folder of the search path, such as `base` or `model/fm`; None without one."""
+    found = [file for folder in _search(folders) if (file := folder / f"{path}.yaml").is_file()]
+    return found[-1] if found else None
 
 
 def _search(folders: Sequence[Path]) -> list[Path]:

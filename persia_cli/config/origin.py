@@ -13,7 +13,6 @@ from persia_cli.config import offers
 from persia_cli.config.compose import ConfigRequest, dataset_file, has_default, hydra_over, read_request
 from persia_cli.config.explain import spell
 from persia_cli.config.files import own_name
-from persia_cli.config.networks import NETWORKS
 from persia_cli.config.schema import Run
 from persia_cli.config.words import key_and_value
 from persia_cli.storage.addresses import local_path
@@ -35,8 +34,6 @@ class Layer:
     values: Any
     place: str
     file: Path | None = None
-    above: tuple[str, ...] = ()
-    """The keys of the values in the file."""
     replaces: bool = False
     """True: the values replace the others below their key."""
 
@@ -44,7 +41,7 @@ class Layer:
 def layers_of(run: Run, words: Sequence[str], folders: Sequence[Path] = ()) -> list[Layer]:
     """Return the layers of a run that was composed from these arguments, each above those before it."""
     request = read_request(words, folders)
-    return [*_files(request, run.model.kind), *_arguments(request)]
+    return [*_files(request), *_arguments(request)]
 
 
 def origin(key: str, layers: Sequence[Layer]) -> Origin | None:
@@ -68,38 +65,27 @@ def origin(key: str, layers: Sequence[Layer]) -> Origin | None:
     return None
 
 
-def _files(request: ConfigRequest, network: str) -> Iterator[Layer]:
+def _files(request: ConfigRequest) -> Iterator[Layer]:
     """Yield the layers that files have, from the first one that is read to the primary configuration."""
     described = dataset_file(request)
     layers = [layer for layer in _defaults(request) if not (described and layer.prefix == "dataset")]
     if described:
         layers.append(_layer("dataset", local_path(described), ""))
-    tuned = [
-        Layer("", layer.values[NETWORKS][network], layer.place, layer.file, (NETWORKS, network))
-        for layer in layers
-        if not layer.prefix and network in layer.values.get(NETWORKS, ())
-    ]
-    primary = [layer for layer in layers if layer.file == request.file]
     yield from layers
-    yield from tuned
-    if tuned and NETWORKS not in request.written:
-        yield from primary
     if (name := own_name(request.file, request.written)) is not None:
         yield Layer("name", name, f"the name of {request.file}")
 
 
 def _defaults(request: ConfigRequest) -> Iterator[Layer]:
     """Yield the configuration files and options of groups that Hydra composes, in its order."""
-    primaries, groups = request.primaries, offers.groups(request.folders)
     with hydra_over(request.folders):
         chosen = [word for word in request.read.overrides if not word.startswith("+")]
         words = [word if has_default(request.name, word) else f"+{word}" for word in chosen]
         loader = GlobalHydra.instance().config_loader()
         for default in loader.compute_defaults_list(request.name, words, RunMode.RUN).defaults:
-            group, _, name = (default.config_path or "").rpartition("/")
-            file = groups.get(group, {}).get(name) if group else primaries.get(name)
-            if file is not None:
-                yield _layer(default.package or "", file, f"{group}={name}" if group else "")
+            path = default.config_path or ""
+            if (file := offers.file_of(path, request.folders)) is not None:
+                yield _layer(default.package or "", file, path.replace("/", "=") if path.count("/") == 1 else "")
 
 
 def _layer(prefix: str, file: Path, option: str) -> Layer:
@@ -126,6 +112,6 @@ def _place(layer: Layer, names: Sequence[str]) -> str:
         return layer.place
     node: Any = yaml.compose(layer.file.read_text(encoding="utf-8"))
     line = 1
-    for name in (*layer.above, *names):
+    for name in names:
         line, node = next((key.start_mark.line + 1, value) for key, value in node.value if key.value == name)
     return f"{layer.place}, line {line}"

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
-from persia_cli.config import offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import ParquetDataset
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.main import main
+from persia_cli.shipped import shipped
 from tests.support.jobs import plan
 from tests.support.leaderboards import (
     CATEGORIES,
@@ -27,7 +26,7 @@ from tests.support.leaderboards import (
 from tests.support.prepared import dataset_of, prepare
 
 NETWORKS = {
-    name: list(yaml.safe_load(offers.primaries()[name].read_text())["networks"])
+    name: [file.stem for file in (shipped("conf") / "leaderboards" / name).iterdir()]
     for name in ("criteo_x1", "criteo_x4", "avazu_x1", "avazu_x4")
 }
 

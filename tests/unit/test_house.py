@@ -47,7 +47,7 @@ ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
     "hydra": ("config.broken", "sweeps.grid", "config.compose", "config.origin", "config.words"),
-    "omegaconf": ("config.broken", "config.compose", "config.networks", "config.replicas"),
+    "omegaconf": ("config.broken", "config.compose", "config.replicas"),
     "torch": (
         "model",
         "training",

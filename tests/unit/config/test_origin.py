@@ -14,12 +14,11 @@ from persia_cli.config.origin import layers_of, origin
 from persia_cli.config.schema import Run
 from persia_cli.config.words import read_words
 from persia_cli.errors import UserError
+from persia_cli.shipped import shipped
 
 SHOP = """\
 defaults: [base, _self_]
 dataset: ./data/shop.yaml
-networks:
-  deepfm: {model: {dim: 9}, train: {epochs: 3}}
 train:
   epochs: 2
 """
@@ -45,7 +44,7 @@ def at(values: Any, key: str) -> Any:
     "words",
     [
         ["conf=criteo", "train.batch_size=4096", "cluster=embedded"],
-        ["conf=avazu_x1", "model=deepfm", "optimizer=adam", "~model.dropout"],
+        ["conf=avazu_x1", "model=fm", "optimizer=adam", "~embedding.clip_norm"],
         ["conf=./shop.yaml", "model={kind: ffnn, dim: 4, hidden: [8]}", "dataset=adult_income"],
     ],
 )
@@ -72,7 +71,7 @@ def test_the_last_place_has_the_value_of_the_run(shop: str, words: list[str]) ->
     ("key", "words", "place"),
     [
         ("train.epochs", ["model=deepfm", "train.epochs=4"], "train.epochs=4"),
-        ("train.epochs", ["model=deepfm"], "shop.yaml, line 4"),  # the part of the network
+        ("train.epochs", ["model=deepfm"], "shop.yaml, line 4"),
         ("dataset.generator.dense", [], "data/shop.yaml, line 2"),
     ],
 )
@@ -80,6 +79,16 @@ def test_the_last_place_is_named(shop: str, key: str, words: list[str], place: s
     found = origin(key, layers_of(compose_run([shop, *words]), [shop, *words]))
     assert found is not None
     assert found.place.removeprefix(f"{Path.cwd()}/") == place
+
+
+def test_the_file_of_a_network_is_named() -> None:
+    words = ["conf=criteo_x1", "model=fm"]
+    layers = layers_of(compose_run(words), words)
+    network, whole = origin("optimizer.embedding.l2", layers), origin("train.batch_size", layers)
+    assert network is not None
+    assert network == (f"{shipped('conf') / 'leaderboards' / 'criteo_x1' / 'fm.yaml'}, line 3", 5e-6)
+    assert whole is not None
+    assert whole.place.startswith(f"{shipped('conf') / 'criteo_x1.yaml'}, line ")
 
 
 def test_a_key_is_explained(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
