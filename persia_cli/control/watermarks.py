@@ -1,7 +1,7 @@
 """The order of steps: the finished ones, those that a rank may start, and those that a server holds in sync mode.
 
 NN workers and embedding workers use these windows. Exactly-once updates depend on those of embedding servers, which
-lie in the memory of their rows: `store/memory/applied_steps.py`.
+lie in the memory of their rows: `store/applied_steps.py`.
 """
 
 from collections.abc import Callable, Iterator

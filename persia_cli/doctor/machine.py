@@ -11,7 +11,7 @@ from persia_cli.doctor.finding import Finding, gib
 from persia_cli.engines.affinity import SYSTEM, processors_here
 from persia_cli.errors import PersiaError
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE
-from persia_cli.store.memory.memory_file import MemoryFile, new_file
+from persia_cli.store.memory_file import MemoryFile, new_file
 
 SUFFIX = {"Data": "d", "Instruction": "i", "Unified": ""}
 MIN_MEMORY, MIN_SHARED, MIN_FILES = 2 * 2**30, 2**30, 4096

@@ -19,7 +19,7 @@ from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.running import RunningProcess, process_of
 from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import UserError, exit_code_of
-from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory_file import new_file
 
 LOG, NOTE, END = "driver.log", "driver.json", "driver.end"
 ELSEWHERE = "hosts.json"

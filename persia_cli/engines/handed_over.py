@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from persia_cli.errors import ConfigError
 from persia_cli.storage.credentials import VARIABLE
-from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory_file import new_file
 from persia_cli.wire.secret import JobKeys
 
 STDIN = "-"

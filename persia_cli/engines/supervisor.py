@@ -22,7 +22,7 @@ from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
 from persia_cli.plan.job import COORDINATOR
 from persia_cli.plan.replacement import TRUSTED, WITH_MEMORY, may_be_replaced
-from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.place import own_process, process_id

@@ -12,15 +12,21 @@ from persia_cli.kernels.rows.rows import CODES, RowArena, fill_rows
 from persia_cli.kernels.table import buckets, frequency, index, slots
 from persia_cli.kernels.table.cold import ColdLog, no_log
 from persia_cli.kernels.table.old_rows import OldRows
-from persia_cli.kernels.toolchain import memory
+from persia_cli.kernels.toolchain.memory import HUGE_PAGE
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, Storage, embedding_words, partitions_of_keys
+from persia_cli.store.memory_file import PRIVATE, MemoryFile, PrivateMemory
 
 MAX_STEP = 2**32 - 1
 """Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
 
 MARKS_AT_ONCE = 2**18
 """Buckets whose marks are copied at a time."""
+AHEAD = 32 << 20
+"""Bytes of rows that are moved into huge pages ahead of use: each call for it waits for all processors once."""
+FEW, INDEX_AT_ONCE = 1 << 16, 8 << 20
+"""An index is in small pages up to so many rows, so that small tables take little memory; then each look-up moves so
+many bytes of it into huge pages."""
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
@@ -36,7 +42,7 @@ class RowStore:
         self,
         group: GroupSpec,
         partitions: range,
-        memory: Memory = memory.zeros,
+        memory: MemoryFile | PrivateMemory = PRIVATE,
         cold: ColdPlace | None = None,
         tables: int = 0,
     ) -> None:
@@ -47,6 +53,9 @@ class RowStore:
         """
         self.group = group
         self.partitions = partitions
+        self._memory, array = memory, memory.array
+        self._backed = self._index_backed = 0
+        """Bytes of rows and of the index that were moved into huge pages."""
         self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
         self.spare_save_area: OldRows | None = None
@@ -57,11 +66,11 @@ class RowStore:
                 f"{MAX_ROWS:,}: give embedding.capacity or embedding.memory a lower value, or use more servers"
             )
         try:
-            self._has_loaded: NDArray[np.int64] = memory(1, np.int64)
+            self._has_loaded: NDArray[np.int64] = array(1, np.int64)
             """1 once counts of a checkpoint were loaded into the sketch."""
-            self.index = _index(group, partitions, self.capacity, memory)
+            self.index = _index(group, partitions, self.capacity, array)
             self.rows = RowArena(
-                arena=memory(self.capacity * group.width, np.float32),
+                arena=array(self.capacity * group.width, np.float32),
                 width=np.uint64(group.width),
                 dim=np.uint64(group.dim),
                 state_at=np.uint64(group.state_at),
@@ -70,13 +79,26 @@ class RowStore:
             )
             self.cold: ColdRows | None = None
             if cold is not None and group.cold_bytes and len(partitions):
-                self.cold = ColdRows(group, len(partitions), cold, memory, tables)
+                self.cold = ColdRows(group, len(partitions), cold, array, tables)
             self.log: ColdLog = no_log() if self.cold is None else self.cold.log
         except MemoryError as error:
             raise ConfigError(
                 f"cannot reserve memory for {self.capacity:,} rows of feature group {group.number} "
                 f"({group.width * 4} bytes each): give embedding.memory or embedding.capacity a lower value"
             ) from error
+
+    def back(self, more: int, whole_index: bool = False) -> None:
+        """Move the memory of the next `more` rows into huge pages, and a part of the index or all of it."""
+        index_bytes, rows = self.index.buckets.nbytes, self.used + (more if whole_index else 0)
+        if rows > FEW and self._index_backed < index_bytes:
+            start, stop = self._index_backed, index_bytes if whole_index else self._index_backed + INDEX_AT_ONCE
+            self._index_backed = min(stop, index_bytes)
+            self._memory.back(self.index.buckets, start, self._index_backed)
+        arena, row_bytes = self.rows.arena, self.group.width * 4
+        if min((self.used + more) * row_bytes, arena.nbytes) > self._backed:
+            until = min((self.used + more) * row_bytes + AHEAD, arena.nbytes)
+            self._memory.back(arena, self._backed, until)
+            self._backed = until // HUGE_PAGE * HUGE_PAGE
 
     @property
     def held(self) -> int:

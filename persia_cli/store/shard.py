@@ -6,30 +6,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from persia_cli.errors import ConfigError, WireError
 from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.rows.optimizers import Rule
 from persia_cli.kernels.rows.rows import CODES
-from persia_cli.kernels.table import cold, index, look_up, returned, slots, update
-from persia_cli.kernels.table.journal import GROUP, NOTE, KernelJournal, private_journal, whole_lines
+from persia_cli.kernels.table import cold, index, look_up, returned, update
+from persia_cli.kernels.table.journal import GROUP, IDLE, NOTE, KernelJournal, KernelProgress, whole_lines
 from persia_cli.kernels.table.look_up import FoundRows
-from persia_cli.kernels.table.new_keys import Counts
 from persia_cli.kernels.table.old_rows import OldRows
-from persia_cli.kernels.table.update import GradientCounts
 from persia_cli.kernels.toolchain.compile import Kernel
-from persia_cli.kernels.toolchain.memory import Empty, zeros
-from persia_cli.store.checkpoints.snapshot import NOTHING, ShardSnapshot
-from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
+from persia_cli.kernels.toolchain.memory import Empty
+from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
-from persia_cli.store.memory.answers import Answer, NewKeys
-from persia_cli.store.memory.applied_steps import AppliedSteps
-from persia_cli.store.memory.progress import BatchRequest
+from persia_cli.store.memory_file import LOADING, PRIVATE, SERVING, MemoryFile, PrivateMemory
+from persia_cli.store.requests import (
+    LOOK_UP,
+    NO_ROW_BIT,
+    UPDATE,
+    Answer,
+    AppliedSteps,
+    BatchRequest,
+    LastAnswers,
+    NewKeys,
+    ProgressRecord,
+)
 from persia_cli.store.row_rules import row_init, rule_at
-from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
-from persia_cli.store.table_counters import TableCounters
+from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
+from persia_cli.store.snapshot import NOTHING, ShardSnapshot
+from persia_cli.store.table_counters import ShardCounts, TableCounters
 from persia_cli.store.wire_rows import decode_rows, row_bytes
 from persia_cli.wire.message import TableTotals
 
@@ -64,8 +70,15 @@ class RememberedRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all lasting ones; `ranks` send updates. With
-    `cold_place`, rows leave memory for a disk if their group has space there; `begin_cold` must follow.
+    `memory` provides all lasting arrays; `ranks` send requests. A look-up of training and an update of a whole batch
+    (`look_up_batch`, `update_batch`) are *requests*: in a memory file each is recorded, and a journal has its position,
+    so that the next process can continue it (`persia_cli.store.recovery`). Then it is `pending`, its senders repeat it,
+    and until then no other request may change rows.
+
+    Not in the file: remembered look-ups, whose rows are searched again, and copies for a snapshot, whose save fails.
+
+    `empty` allocates the arrays that look-ups return. With `cold_place`, rows leave memory for a disk if their group
+    has space there; `begin_cold` must follow.
     """
 
     def __init__(
@@ -73,44 +86,52 @@ class Shard:
         layout: EmbeddingLayout,
         server: int,
         servers: int,
-        empty: Empty = np.empty,
-        memory: Memory = zeros,
+        memory: MemoryFile | PrivateMemory = PRIVATE,
         ranks: int = 1,
+        empty: Empty = np.empty,
         cold_place: ColdPlace | None = None,
     ) -> None:
-        self.layout = layout
-        self.applied = AppliedSteps(memory, ranks)
-        self._updates: NDArray[np.int64] = memory(1, np.int64)
-        self.saves: NDArray[np.int64] = memory(1, np.int64)
+        # A later process finds the arrays of the file by the order of these calls.
+        self.layout, self.memory = layout, memory
+        array, groups = memory.array, len(layout.groups)
+        self.words: NDArray[np.uint64] = array(8, np.uint64)
+        """Words of the journal of requests."""
+        self._notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
+        self.answers = LastAnswers(array, ranks, groups, memory.outlives)
+        self.applied = AppliedSteps(array, ranks)
+        self._updates: NDArray[np.int64] = array(1, np.int64)
+        self.saves: NDArray[np.int64] = array(1, np.int64)
         """The number of the last save that a process with this memory has begun; set when one begins."""
         self._empty = empty
         self.salts = layout.salts()
         self.stores = tuple(
-            RowStore(
-                group, partitions_of(group.partitions, server, servers), memory, cold_place, tables=self.salts.size
-            )
+            RowStore(group, partitions_of(group.partitions, server, servers), memory, cold_place, self.salts.size)
             for group in layout.groups
         )
-        self._return_words: NDArray[np.uint64] = memory(8, np.uint64)
-        self._return_notes: NDArray[np.uint64] = memory(2 * int(NOTE), np.uint64)
+        self.return_words: NDArray[np.uint64] = array(8, np.uint64)
+        """Words of the journal of rows that return from the cold log."""
+        self._return_notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
         self._return_rows = [
-            memory(2 * whole_lines(group.width) if group.cold_bytes else 0, np.float32) for group in layout.groups
+            array(2 * whole_lines(group.width) if group.cold_bytes else 0, np.float32) for group in layout.groups
         ]
-        count = self.salts.size
-        self._members = np.zeros((len(layout.groups), count), np.uint8)
+        self._members = np.zeros((groups, self.salts.size), np.uint8)
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
-        self._all_counts = memory(len(Counts._fields) * count, np.int64).reshape(len(Counts._fields), count)
-        self._counts = Counts(*self._all_counts)
-        self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
-        self._loads = slots.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
-        self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
-        self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
-        self._journals = tuple(private_journal(group.number, group.width) for group in layout.groups)
+        self.counts = ShardCounts(layout, self.stores, array)
+        self.row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
         self._remembered: tuple[OrderedDict[Hashable, RememberedRows], ...] = tuple(
             OrderedDict() for _ in layout.groups
         )
-        self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
+        self.look_ups: NDArray[np.int64] = array(groups, np.int64)
+        """Number of look-ups of each group."""
+        self._unknown = np.zeros(1, np.int64)
+        """Number of the new keys of a look-up that is no request."""
+        counters = [self.counts.look_ups.hits, *self.counts.gradients, self.look_ups, self._updates]
+        self.record = ProgressRecord(array, ranks, groups, counters)
+        self.old_rows: list[Floats] = [
+            array(2 * whole_lines(group.width) if memory.outlives else 0, np.float32) for group in layout.groups
+        ]
+        """The old content of the row that an update changes; empty if no process could restore it."""
         self._snapshot: ShardSnapshot | None = None
 
     def begin_cold(self) -> None:
@@ -126,9 +147,9 @@ class Shard:
                 store.cold.close()
 
     def begin_snapshot(self, places: int | None = None) -> ShardSnapshot:
-        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.checkpoints.snapshot`."""
+        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.snapshot`."""
         self.end_snapshot()
-        self._snapshot = ShardSnapshot(self.stores, self._look_ups.tolist(), places)
+        self._snapshot = ShardSnapshot(self.stores, self.look_ups.tolist(), places)
         return self._snapshot
 
     def end_snapshot(self) -> None:
@@ -157,21 +178,38 @@ class Shard:
     @property
     def pending(self) -> BatchRequest | None:
         """The request that an earlier process began, and that was not repeated yet."""
-        return None
+        return self.record.request
 
     def serve(self) -> None:
-        """Record that all rows are loaded."""
+        """Record that all rows are loaded, so that another process may take over from now on."""
+        self.memory.state = SERVING
 
-    def answer_all(
+    # Requests
+
+    def look_up_batch(
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
-        """Return the result of `answer` with `create` for each group; mark the rank's step as looked up."""
+        """Look each group's keys up, create rows for new ones, and mark the rank's step as looked up.
+
+        Rows are remembered for the update of `batch`, unless it is None.
+        """
+        request = BatchRequest(LOOK_UP, step, (rank,))
         self._bring_back_all(groups, step)
-        answers = [self.answer(number, *group, step, True, batch) for number, group in enumerate(groups)]
-        self.applied.mark_looked_up(rank, step)
+        if self.pending is None:
+            self.answers.begin(rank)
+        at = self._begin(request, groups)
+        answers = []
+        for number, (keys, tables) in enumerate(groups):
+            if number > at.group or (number == at.group and not at.adding):
+                answers.append(self._find_or_create(number, keys, tables, step, batch, rank))
+            else:
+                answers.append(
+                    self._continue(number, keys, tables, step, rank, at.position if number == at.group else None)
+                )
+        self.finish(request)
         return answers
 
-    def update_all(
+    def update_batch(
         self,
         groups: Sequence[tuple[Keys, Tables, Bytes | Floats]],
         step: int,
@@ -179,62 +217,150 @@ class Shard:
         batch: Hashable | None = None,
         reductions: int = 0,
     ) -> None:
-        """Call `update` for each group; mark the step as applied for the ranks."""
+        """Update each group's rows, and mark the step as applied for the ranks."""
+        request = BatchRequest(UPDATE, step, tuple(ranks))
         self._bring_back_all([group[:2] for group in groups], step, batch)
-        for number, group in enumerate(groups):
-            self.update(number, *group, step, batch, reductions)
-        for rank in ranks:
-            self.applied.mark(rank, step)
-        self._updates += 1
+        at = self._begin(request, groups)
+        for number, (keys, tables, gradients) in enumerate(groups):
+            # Finished positions are only counted.
+            done = keys.size if number < at.group else at.position if number == at.group else 0
+            self._update(number, keys, tables, gradients, step, batch, reductions, done)
+            if number >= at.group:
+                self._mark_group_done(number)
+        self.finish(request)
+
+    def _begin(self, request: BatchRequest, groups: Sequence[tuple[Any, ...]]) -> KernelProgress:
+        """Record a request, or that a pending one is repeated; return the position at which to continue."""
+        keys = [group[0] for group in groups]
+        pending = self.pending
+        if pending is not None:
+            assert pending == request, f"{request} before {pending} was repeated"
+            at = KernelProgress.of(int(self.words[0]))
+            self.record.go_on(keys)
+            return at
+        # Before the record: the position of the last request must not be read as one of this request.
+        self.words[0] = IDLE
+        self.record.begin(request, keys)
+        return KernelProgress.of(int(IDLE))
+
+    def finish(self, request: BatchRequest) -> None:
+        """Mark the steps of a finished request, and end it. A repeat changes nothing."""
+        for rank in request.ranks:
+            if request.kind == UPDATE:
+                self.applied.mark(rank, request.step)
+            else:
+                self.answers.end(rank, request.step)
+                self.applied.mark_looked_up(rank, request.step)
+        if request.kind == UPDATE:
+            # From the counter before the request, so that finishing it twice, after a kill here, counts once.
+            self._updates[0] = self.record.before(self._updates) + 1
+        self.record.end()
+        self.words[0] = IDLE
+
+    def _mark_group_done(self, group: int) -> None:
+        """Record that the work on a group is done."""
+        self.words[0] = IDLE | (np.uint64(group + 1) << GROUP)
+
+    def journal_of(self, group: int, unknown: NDArray[np.int64], done: int = 0) -> KernelJournal:
+        """Return the journal of a group, of whose part of the request the first `done` positions are finished.
+
+        `unknown`, int64[1], gets the number of new keys.
+        """
+        rows, number = self.old_rows[group], np.uint64(group) << GROUP
+        return KernelJournal(self.words, rows, self._notes, unknown, number, np.uint64(done))
+
+    def return_journal(self, group: int) -> KernelJournal:
+        """Return the journal of rows that return to memory, which is valid between requests too."""
+        rows, number = self._return_rows[group], np.uint64(group) << GROUP
+        return KernelJournal(self.return_words, rows, self._return_notes, np.zeros(1, np.int64), number, np.uint64(0))
+
+    # Look-ups
 
     def look_up(
         self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
     ) -> Bytes:
-        """Return the rows of `answer`, without the positions of new keys; raise WireError as `check` does."""
-        self.check(group, keys, tables, step)
-        if create:
-            self._bring_back(group, keys, tables, step)
-        return self.answer(group, keys, tables, step, create, batch)[0]
+        """Return the encoded rows of one group's keys, with `create` as `look_up_batch`, else as `read`.
 
-    def answer(
-        self,
-        group: int,
-        keys: Keys,
-        tables: Tables,
-        step: int,
-        create: bool,
-        batch: Hashable | None = None,
-    ) -> Answer:
-        """Return the embeddings of distinct keys, in the group's wire dtype, and the keys that had no row before.
-
-        Take keys uint64[n] and tables uint16[n]; return embeddings uint8[n, row_bytes], zeros for keys without a row.
-        With `create`, unknown keys get a new row if they are admitted and there is space, if necessary by an eviction;
-        steps of last use rise to `step`; and the rows are remembered for the update of `batch`. Without `create`,
-        nothing changes. The caller has called `check` on the arguments.
+        It is no request, so no process continues it. Raise WireError as `check` does.
         """
-        store = self.stores[group]
-        block = self._empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
-        out = block.reshape(-1).view(np.uint16)
-        rows = np.empty(keys.size, np.int64)
+        self.check(group, keys, tables, step)
         if not create:
-            look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
-            self._send_cold(store, keys, tables, rows, out)
-            rowless = np.flatnonzero(rows < 0).astype(np.uint32)
-            return block, NewKeys(rowless, rowless)
+            return self.read(group, keys, tables)[0]
+        self._bring_back(group, keys, tables, step)
+        return self._find_or_create(group, keys, tables, step, batch)[0]
+
+    def read(self, group: int, keys: Keys, tables: Tables) -> Answer:
+        """Return the embeddings of distinct keys, and the keys without a row; nothing changes.
+
+        Take keys uint64[n] and tables uint16[n], which have passed `check`; return embeddings uint8[n, row_bytes] in
+        the group's wire dtype, zeros for keys without a row.
+        """
+        store, rows = self.stores[group], np.empty(keys.size, np.int64)
+        block, out = self._block(store, keys.size)
+        look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
+        self._send_cold(store, keys, tables, rows, out)
+        rowless = np.flatnonzero(rows < 0).astype(np.uint32)
+        return block, NewKeys(rowless, rowless)
+
+    def _block(self, store: RowStore, size: int) -> tuple[Bytes, Halves]:
+        """Return memory for encoded rows, uint8[size, row_bytes], and the same memory as uint16."""
+        block = self._empty((size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
+        return block, block.reshape(-1).view(np.uint16)
+
+    def _find_or_create(
+        self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None, rank: int | None = None
+    ) -> Answer:
+        """Return the embeddings of distinct keys, as `read`, and the keys that had no row before.
+
+        New keys get a row if they are admitted and there is space, if necessary by an eviction. Steps of last use rise
+        to `step`. Without a rank, it is no request.
+        """
+        rows = np.empty(keys.size, np.int64)
+        block, out = self._block(self.stores[group], keys.size)
         old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
-        self._look_ups[group] += 1
-        new = self._find_or_add(group, old, keys, tables, step, rows, out)
+        self.look_ups[group] += 1
+        self.stores[group].back(keys.size)
+        positions, unknown = self._space(rank, group, keys.size)
+        found = FoundRows(rows, positions, out)
+        self._carry_out(look_up.look_up, self.journal_of(group, unknown), group, old, keys, tables, step, found)
+        own = positions[: int(unknown[0])]
+        new = own.copy()
+        # `new` is copied before the bit is set, since positions index `rows`; the stored answer has the bit.
+        own[rows[new] < 0] |= NO_ROW_BIT
+        self._mark_group_done(group)
         if batch is not None:
             self._remember(group, batch, keys, tables, rows)
         return block, NewKeys(new, new[rows[new] < 0])
 
-    def _find_or_add(
-        self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
-    ) -> NDArray[np.uint32]:
-        """Carry out a look-up that may add rows; return the positions of new keys."""
-        found = FoundRows(rows, np.empty(keys.size, np.uint32), out)
-        self._carry_out(look_up.look_up, self._journals[group], group, old, keys, tables, step, found)
-        return found.new[: int(self._journals[group].unknown[0])]
+    def _continue(self, group: int, keys: Keys, tables: Tables, step: int, rank: int, done: int | None) -> Answer:
+        """Answer a group's part of a repeated look-up, finished up to the new key at `done`, or whole (None)."""
+        # Known keys were served before, so they are only counted.
+        size = keys.size
+        self.look_ups[group] += 1
+        positions, unknown = self.answers.space(rank, group, size)
+        own = positions[: int(unknown[0])]
+        if done is not None:
+            self.stores[group].back(size)
+            # The bit is set again below, since the rest of the look-up may still add or evict rows.
+            own &= ~NO_ROW_BIT
+            found = FoundRows(np.empty(size, np.int64), positions, self._block(self.stores[group], size)[1])
+            journal = self.journal_of(group, unknown, done)
+            self._carry_out(look_up.finish_look_up, journal, group, NOTHING, keys, tables, step, found)
+        block, without = self.read(group, keys, tables)
+        if done is not None:
+            own[np.isin(own, without.rowless)] |= NO_ROW_BIT
+            self._mark_group_done(group)
+        new = self.answers.new_keys(rank, group)
+        # `read` counts nothing, and the counters were reset, so the known keys are counted here.
+        hits = self.counts.look_ups.hits
+        hits += np.bincount(tables, minlength=hits.size) - np.bincount(tables[new.positions], minlength=hits.size)
+        return block, new
+
+    def _space(self, rank: int | None, group: int, size: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return memory for the positions of new keys, uint32[size], and for their number, int64[1]."""
+        if rank is None or not self.memory.outlives:
+            return np.empty(size, np.uint32), self._unknown
+        return self.answers.space(rank, group, size)
 
     def _carry_out(
         self,
@@ -247,30 +373,23 @@ class Shard:
         step: int,
         found: FoundRows,
     ) -> None:
-        """Call the kernel `look_up` or `finish_look_up`, and go on with the latter while the cold log is full."""
-        store, refused = self.stores[group], int(self._counts.refused.sum())
-        store.used = kernel(journal, *self._look_up_arguments(group, old, keys, tables, step, found))
-        while store.cold is not None and (done := store.log.buffer[cold.STOPPED]) < journal.unknown[0]:
+        """Call the kernel `look_up` or `finish_look_up`, and the latter again while the cold log is full."""
+        store, refused, stopped = self.stores[group], int(self.counts.look_ups.refused.sum()), -1
+        while True:
+            store.used = kernel(
+                journal, store.index, store.rows, old, store.log, self.row_inits[group], self.counts.look_ups, keys,
+                tables, step, self.look_ups[group] % 256, store.used, CODES[store.group.wire], found,
+            )  # fmt: skip
+            if store.cold is None:
+                return
+            before, stopped = stopped, int(store.log.buffer[cold.STOPPED])
+            if stopped == journal.unknown[0]:
+                break
+            assert stopped > before, "the cold log is still full after it was written"
             store.cold.flush()
-            rest = journal._replace(done=np.uint64(done))
-            arguments = self._look_up_arguments(group, old, keys, tables, step, found)
-            store.used = look_up.finish_look_up(rest, *arguments)
-        if store.cold is not None and int(self._counts.refused.sum()) > refused:
+            kernel, journal = look_up.finish_look_up, journal._replace(done=np.uint64(stopped))
+        if int(self.counts.look_ups.refused.sum()) > refused:
             raise self._too_small(store)
-
-    def _look_up_arguments(
-        self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, found: FoundRows
-    ) -> tuple[Any, ...]:
-        """Return the arguments of the kernel `look_up` after the journal."""
-        store = self.stores[group]
-        return (
-            store.index, store.rows, old, store.log, self._row_inits[group], self._counts, keys, tables, step,
-            self._look_ups[group] % 256, store.used, CODES[store.group.wire], found,
-        )  # fmt: skip
-
-    def _change(self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any]) -> None:
-        store = self.stores[group]
-        update.UPDATES[store.group.optimizer.kind](store.rows, rule, keys, rows, tables, gradients, self._gradients)
 
     # Rows in the cold log
 
@@ -286,7 +405,7 @@ class Shard:
 
         Raise ConfigError if all rows that they could replace were used in this step or later.
         """
-        store = self.stores[group]
+        store, stopped = self.stores[group], -1
         while store.cold is not None and store.cold.rows:
             # A snapshot has the last uses before these.
             old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
@@ -296,18 +415,19 @@ class Shard:
             found = store.cold.find(keys[missing], tables[missing])
             if not found.records.size:
                 return
-            self._look_ups[group] += 1
-            places = missing[found.places]
+            self.look_ups[group] += 1
+            places, before = missing[found.places], stopped
             store.used = returned.bring_back(
-                self._return_journal(group), store.index, store.rows, old, store.log, self._row_inits[group],
-                self._counts, keys[places], tables[places], found.records, found.words, found.words.view(np.uint32),
-                step, self._look_ups[group] % 256, store.used,
+                self.return_journal(group), store.index, store.rows, old, store.log, self.row_inits[group],
+                self.counts.look_ups, keys[places], tables[places], found.records, found.words,
+                found.words.view(np.uint32), step, self.look_ups[group] % 256, store.used,
             )  # fmt: skip
             stopped = int(store.log.buffer[cold.STOPPED])
             if stopped == returned.NO_SPACE:
                 raise self._too_small(store)
             if stopped == places.size:
                 return
+            assert stopped > 0 or before < 0, "the cold log is still full after it was written"
             # The buffer was full. Writing it may move other records, so the rest is searched again.
             store.cold.flush()
 
@@ -318,17 +438,6 @@ class Shard:
             f"{budget} is too small for this batch size: of the {store.capacity:,} rows that this server has in memory "
             f"for tables {names}, too many are in use by the batches in flight; give {budget} a higher value, or "
             "train.batch_size a lower one"
-        )
-
-    def _return_journal(self, group: int) -> KernelJournal:
-        """Return the journal of rows that return to memory, which is valid between requests too."""
-        return KernelJournal(
-            words=self._return_words,
-            rows=self._return_rows[group],
-            notes=self._return_notes,
-            unknown=np.zeros(1, np.int64),
-            group=np.uint64(group) << GROUP,
-            done=np.uint64(0),
         )
 
     def _send_cold(self, store: RowStore, keys: Keys, tables: Tables, rows: Rows, out: Halves) -> None:
@@ -357,18 +466,41 @@ class Shard:
         batch: Hashable | None = None,
         reductions: int = 0,
     ) -> None:
-        """Apply the optimizer to the rows of distinct keys; the caller has called `check_update` on the arguments.
+        """Apply the optimizer to the rows of one group's distinct keys, which have passed `check_update`.
 
         Keys without a row and gradients whose squares are not finite are skipped and counted. Adam corrects its bias
         for update number step + 1, or for the last one of the step if rows get several in each. The rows remembered
         from the batch's look-up are used if they are still right, and dropped. `reductions` is as in `Schedule.at`.
+        It is no request, so no process continues it.
         """
+        self._update(group, keys, tables, gradients, step, batch, reductions, 0)
+        self._mark_group_done(group)
+
+    def _update(
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        gradients: Bytes | Floats,
+        step: int,
+        batch: Hashable | None,
+        reductions: int,
+        done: int,
+    ) -> None:
+        """Update rows as `update`; the first `done` positions are finished and only counted."""
         store = self.stores[group]
         if gradients.dtype == np.uint8:
             gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, store.group.wire)
         rows = self._rows_of(group, keys, tables, step, batch)
         rule = rule_at(store.group.optimizer, step, self.layout.seed, reductions)
-        self._change(group, rule, keys, rows, tables, np.ascontiguousarray(gradients).reshape(-1))
+        self._change(group, rule, keys, rows, tables, np.ascontiguousarray(gradients).reshape(-1), done)
+
+    def _change(
+        self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any], done: int
+    ) -> None:
+        store, journal = self.stores[group], self.journal_of(group, self._unknown, done)
+        kernel = update.UPDATES[store.group.optimizer.kind]
+        kernel(journal, store.rows, rule, keys, rows, tables, gradients, self.counts.gradients)
 
     def insert(
         self,
@@ -382,38 +514,23 @@ class Shard:
         """Add rows of new keys from a checkpoint; return the number of keys that had a row already.
 
         `parts` are as returned by `RowStore.read_rows`, `frequencies` as in `RowStore.insert`. If there is no space,
-        rows are left out and counted.
+        rows are left out and counted. The shard counts as loading until `serve` is called.
         """
         self.check(group, keys, tables, 0)
+        self.memory.state = LOADING
+        self.stores[group].back(keys.size, whole_index=True)
         # Remembered rows of look-ups may belong to other keys after this.
         self._remembered[group].clear()
         evict = self.layout.when_full != "refuse"
-        return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
+        return self.stores[group].insert(keys, tables, last_used, parts, evict, self.counts.loads, frequencies)
 
     def counters(self) -> dict[str, TableCounters]:
         """Return the counters by table name."""
-        return {
-            table.name: self._counters(table.number, store) for store in self.stores for table in store.group.tables
-        }
+        return self.counts.by_table()
 
     def totals(self) -> TableTotals:
         """Return the summed counters of all tables that features read; cheap enough for every look-up."""
-        counts = self._all_counts[:, self._read_by_features].sum(axis=1).tolist()
-        hits, admitted, refused, not_admitted, evicted, _, returned = counts
-        rows = admitted + int(self._loads.loaded[self._read_by_features].sum()) + returned - evicted
-        totals = TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
-        logs = [store.cold for store in self.stores if store.cold is not None]
-        if not logs:
-            return totals
-        return structs.replace(
-            totals,
-            returned=returned,
-            cold_loaded=sum(int(log.loaded.sum()) for log in logs),
-            dropped=sum(int(log.dropped.sum()) for log in logs),
-            cold_reads=sum(int(log.counts.reads[0]) for log in logs),
-            cold_waited_us=sum(int(log.counts.waited_us[0]) for log in logs),
-            cold_written=sum(int(log.counts.bytes_written[0]) for log in logs),
-        )
+        return self.counts.totals()
 
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
         """Raise WireError as `check` does, and for gradients that are neither float32[n, dim] nor encoded rows."""
@@ -447,7 +564,7 @@ class Shard:
 
     def _remember(self, group: int, batch: Hashable, keys: Keys, tables: Tables, rows: NDArray[np.int64]) -> None:
         found = self._remembered[group]
-        found[batch] = RememberedRows(keys, tables, rows, self._look_ups[group], self._evicted(group))
+        found[batch] = RememberedRows(keys, tables, rows, self.look_ups[group], self._evicted(group))
         if len(found) > MAX_REMEMBERED_LOOKUPS:
             found.popitem(last=False)
 
@@ -456,13 +573,13 @@ class Shard:
         store = self.stores[group]
         found = self._remembered[group].pop(batch, None)
         fit = 0
-        if found is not None and self._look_ups[group] - found.number <= MAX_REMEMBERED_LOOKUPS:
+        if found is not None and self.look_ups[group] - found.number <= MAX_REMEMBERED_LOOKUPS:
             fit = index.same_keys(keys, tables, found.keys, found.tables, found.rows)
         if self._snapshot is not None:
             self._snapshot.before_update(group, keys, tables, found.number if found is not None and fit else None)
         if found is not None and fit:
             if fit == SOME_MISSING or self._evicted(group) > found.evictions:
-                age = self._look_ups[group] - found.number
+                age = self.look_ups[group] - found.number
                 index.verify(store.index, keys, tables, step, found.number % 256, age, found.rows)
             return found.rows
         rows = np.empty(keys.size, np.int64)
@@ -471,35 +588,4 @@ class Shard:
 
     def _evicted(self, group: int) -> int:
         """Return the number of rows of the group evicted so far."""
-        return int(self._counts.evicted[[table.number for table in self.layout.groups[group].tables]].sum())
-
-    def _cold_rows(self, cold_rows: ColdRows) -> Rows:
-        """Return the number of rows of each table in a cold log, int64[tables], by the counters."""
-        return self._counts.evicted - self._counts.returned - cold_rows.dropped + cold_rows.loaded
-
-    def _counters(self, table: int, store: RowStore) -> TableCounters:
-        hits, admitted, refused, not_admitted, evicted, expired, came_back = (
-            int(counts[table]) for counts in self._counts
-        )
-        rows = admitted + int(self._loads.loaded[table]) + came_back - evicted
-        cold_rows = dropped = 0
-        if store.cold is not None:
-            dropped = int(store.cold.dropped[table])
-            cold_rows = int(self._cold_rows(store.cold)[table])
-        return TableCounters(
-            rows=rows,
-            bytes=rows * store.group.width * 4,
-            hits=hits,
-            misses=admitted + refused + not_admitted,
-            admitted=admitted,
-            refused=refused,
-            not_admitted=not_admitted,
-            evicted=evicted,
-            expired=expired,
-            left_out=int(self._loads.left_out[table]),
-            gradients_missing=int(self._gradients.missing[table]),
-            gradients_refused=int(self._gradients.refused[table]),
-            cold_rows=cold_rows,
-            returned=came_back,
-            dropped=dropped,
-        )
+        return self.counts.evicted(self.layout.groups[group])

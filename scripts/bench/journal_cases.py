@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
-from persia_cli.kernels.table.journal import private_journal
-from persia_cli.kernels.table.update import JOURNALED_UPDATES, UPDATES, GradientCounts
+from persia_cli.kernels.table.journal import NOTE, KernelJournal, whole_lines
+from persia_cli.kernels.table.update import UPDATES, GradientCounts
 from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
@@ -26,7 +26,7 @@ UNIT = "Mrows/s"
 
 
 def journal(scale: Scale) -> Iterator[Result]:
-    """Measure the update kernels of a shard in a memory file against those of one in private memory.
+    """Measure updates of a shard in a memory file against those of one in private memory, whose journal is empty.
 
     Both change the same rows. What a memory file itself may cost, as its pages do, is not in it; `persia bench
     throughput --compare private` measures whole jobs.
@@ -49,10 +49,17 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
     count = 1 if size == rows else REQUESTS
     asked = [each.ids for each in stores.requests(rows, size, False, count)]
     update_all = _updates(arena, optimizer, asked, size)
-    own = private_journal(0, width)
-    kept = JOURNALED_UPDATES[kind]
+    words, notes = np.zeros(3, np.uint64), np.zeros(2 * int(NOTE), np.uint64)
+    with_rows, without = (
+        KernelJournal(words, np.zeros(size, np.float32), notes, np.zeros(1, np.int64), np.uint64(0), np.uint64(0))
+        for size in (2 * whole_lines(width), 0)
+    )
+    kernel = UPDATES[kind]
     timed = alternate(
-        {OURS: lambda: update_all(lambda *arguments: kept(own, *arguments)), BARE: lambda: update_all(UPDATES[kind])},
+        {
+            OURS: lambda: update_all(lambda *arguments: kernel(with_rows, *arguments)),
+            BARE: lambda: update_all(lambda *arguments: kernel(without, *arguments)),
+        },
         scale.rounds,
         scale.at_least,
     )

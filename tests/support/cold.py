@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from persia_cli.store.cold.cold_rows import ColdPlace
-from persia_cli.store.memory.memory_file import new_file
-from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
+from persia_cli.store.memory_file import new_file
+from persia_cli.store.recovery import Repairs, attach, create
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
 from tests.support.killed import Job
@@ -26,14 +26,14 @@ class ColdJob(Job):
 
     def create(self) -> int:
         file = new_file("cold")
-        shard = RecoverableShard.create(file, self.small, 0, 1, 1, cold_place=self.place)
+        shard = create(file, self.small, 0, 1, 1, cold_place=self.place)
         shard.serve()
         del shard
         gc.collect()
         return file
 
-    def attach(self, file: int) -> tuple[RecoverableShard, Repairs]:
-        return RecoverableShard.attach(file, self.small, 0, 1, 1, cold_place=self.place)
+    def attach(self, file: int) -> tuple[Shard, Repairs]:
+        return attach(file, self.small, 0, 1, 1, cold_place=self.place)
 
     def small_shard(self) -> Shard:
         """Return an empty shard with a log, in this process's memory."""

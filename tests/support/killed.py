@@ -20,9 +20,9 @@ from persia_cli.kernels.table import journal
 from persia_cli.kernels.toolchain.needs import SERVER, TAKE_OVER
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
-from persia_cli.store.memory.applied_steps import SPAN, AppliedSteps
-from persia_cli.store.memory.memory_file import HEADER, new_file
-from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
+from persia_cli.store.memory_file import HEADER, new_file
+from persia_cli.store.recovery import Repairs, attach, create
+from persia_cli.store.requests import SPAN, AppliedSteps
 from persia_cli.store.shard import Shard
 from tests.support.shards import TABLES, layout_of
 
@@ -83,19 +83,19 @@ class Job:
     def create(self) -> int:
         """A new file with an empty shard."""
         file = new_file("killed")
-        RecoverableShard.create(file, self.layout, 0, 1, 1).serve()
+        create(file, self.layout, 0, 1, 1).serve()
         gc.collect()
         return file
 
-    def attach(self, file: int) -> tuple[RecoverableShard, Repairs]:
-        return RecoverableShard.attach(file, self.layout, 0, 1, 1)
+    def attach(self, file: int) -> tuple[Shard, Repairs]:
+        return attach(file, self.layout, 0, 1, 1)
 
-    def go_on(self, shard: RecoverableShard, until: int | None = None) -> None:
+    def go_on(self, shard: Shard, until: int | None = None) -> None:
         """Do the remaining steps, by the state of the file; until before a step."""
         while (step := shard.applied.watermark(0) + 1) < (self.steps if until is None else until):
             if not shard.applied.is_looked_up(0, step):
-                shard.answer_all(self.look_up(step), step, 0, step)
-            shard.update_all(self.update(step), step, [0], step)
+                shard.look_up_batch(self.look_up(step), step, 0, step)
+            shard.update_batch(self.update(step), step, [0], step)
 
 
 def windows_of(applied: AppliedSteps) -> list[tuple[int, set[int]]]:
@@ -156,7 +156,7 @@ def under_way(file: int) -> str:
     return "insert" if note[int(journal.LOSER)] == journal.NONE else "evict"
 
 
-KERNELS = ("_change", "_find_or_add")
+KERNELS = ("_change", "_find_or_create")
 """The methods of recoverable shards that call kernels."""
 
 
@@ -213,7 +213,7 @@ def is_killed(
     durations: dict[str, float],
     rng: random.Random,
     found: Counter[str],
-    methods: Sequence[str] = ("_change", *["_find_or_add"] * 3),
+    methods: Sequence[str] = ("_change", *["_find_or_create"] * 3),
 ) -> bool:
     """Let a child continue the job until it is killed, as counted, or has finished."""
     method, calls, moment = rng.choice(methods), rng.randrange(2), rng.random()
@@ -259,14 +259,14 @@ def _next_data(file: int, at: int) -> int | None:
 @contextmanager
 def wrapped(names: Sequence[str], wrap: Callable[[str, Callable[..., object]], object]) -> Iterator[None]:
     """Replace methods of recoverable shards by the result of `wrap`."""
-    real = {name: getattr(RecoverableShard, name) for name in names}
+    real = {name: getattr(Shard, name) for name in names}
     for name, method in real.items():
-        setattr(RecoverableShard, name, wrap(name, method))
+        setattr(Shard, name, wrap(name, method))
     try:
         yield
     finally:
         for name, method in real.items():
-            setattr(RecoverableShard, name, method)
+            setattr(Shard, name, method)
 
 
 @contextmanager

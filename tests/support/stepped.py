@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory_file import new_file
 from tests.support.killed import Job, wrapped
 
 TRACE_ME, CONTINUE, STEP = 0, 7, 9

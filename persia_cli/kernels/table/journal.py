@@ -10,8 +10,8 @@ is valid.
 - Redo: a look-up notes all stores that give a new key its row: the keys that move, the counts, the row. A repair
   repeats them.
 
-Look-ups always take a journal. Updates take a journal or None; None is a constant of the call, so the code for a
-journal is then not even compiled.
+Look-ups always write notes, by which they give a new key its row. Updates write them only if `KernelJournal.rows` has
+space, in a memory file: they would cost up to a quarter of an update.
 """
 
 from typing import NamedTuple
@@ -61,7 +61,8 @@ class KernelJournal(NamedTuple):
     words: NDArray[np.uint64]
     """uint64[3] or more, shared by all groups of the shard; see PROGRESS and UNDO."""
     rows: NDArray[np.float32]
-    """float32[2 * words of a row, rounded up to 16]: the old content of the changed row, alternating."""
+    """float32[2 * words of a row, rounded up to 16]: the old content of the changed row, alternating. It is empty if
+    no process could restore it; then updates note nothing."""
     notes: NDArray[np.uint64]
     """uint64[2 * NOTE], shared by all groups: the notes of new keys, alternating."""
     unknown: NDArray[np.int64]
@@ -75,11 +76,22 @@ class KernelJournal(NamedTuple):
 JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), write(types.int64), U64, U64), KernelJournal)
 
 
-def private_journal(group: int, width: int) -> KernelJournal:
-    """Return a journal in memory that ends with the process; rows have `width` words."""
-    words, notes = np.zeros(3, np.uint64), np.zeros(2 * int(NOTE), np.uint64)
-    rows = np.zeros(2 * whole_lines(width), np.float32)
-    return KernelJournal(words, rows, notes, np.zeros(1, np.int64), np.uint64(group) << GROUP, np.uint64(0))
+class KernelProgress(NamedTuple):
+    """The work in progress, decoded from the word of a journal."""
+
+    idle: bool
+    """True if no note is valid."""
+    adding: bool
+    """True if a look-up was giving rows to new keys."""
+    group: int
+    position: int
+
+    @classmethod
+    def of(cls, word: int) -> "KernelProgress":
+        """Decode a word."""
+        shift = int(GROUP)
+        group = (word & ~int(IDLE | ADDING)) >> shift
+        return cls(bool(word & int(IDLE)), bool(word & int(ADDING)), group, word & ((1 << shift) - 1))
 
 
 def whole_lines(width: int) -> int:

@@ -46,13 +46,14 @@ GRADIENT_COUNTS = types.NamedUniTuple(write(I64), 2, GradientCounts)
 
 
 def _updater(name, change_row):
-    """Return the kernels of one optimizer; the second one has a journal as first argument."""
+    """Return the kernel of one optimizer."""
     short_width = np.uint64(SHORT_WIDTHS[name])
 
     @inlined
     def change_rows(journal, plain, short, rows, rule, keys, found, tables, gradients, start, stop, counts):
         """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound."""
         # `plain` and `short` are constants at each call, so that the code they exclude is not compiled.
+        undoes = journal.rows.size > 0
         for i in range(start, stop):
             if short:
                 prefetch_far(rows, found, i + FAR, stop)
@@ -61,17 +62,17 @@ def _updater(name, change_row):
             at = i * rows.dim
             if found[i] < 0:
                 counts.missing[tables[i]] += 1
-                if journal is not None:
+                if undoes:
                     record_skip(journal, i, ZERO)
                 continue
             row_at = start_of(rows, found[i])  # before the journal is written, after which it would be read again
             scale = scale_of(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
                 counts.refused[tables[i]] += 1
-                if journal is not None:
+                if undoes:
                     record_skip(journal, i, ZERO)
                 continue
-            if journal is not None:
+            if undoes:
                 if i < journal.done:
                     continue
                 note_row(journal, rows, row_at, i)
@@ -82,8 +83,8 @@ def _updater(name, change_row):
             if not plain and rows.storage == INT8:
                 pack_line(rows, row_at, True, noise)
 
-    @inlined
-    def change(journal, rows, rule, keys, found, tables, gradients, counts):
+    def update(journal, rows, rule, keys, found, tables, gradients, counts):
+        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
         size = np.uint64(keys.size)
         if plain and rows.dim == LANES and rows.width == short_width:
@@ -101,24 +102,11 @@ def _updater(name, change_row):
             else:
                 change_rows(journal, False, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
 
-    def update(rows, rule, keys, found, tables, gradients, counts):
-        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
-        change(None, rows, rule, keys, found, tables, gradients, counts)
-
-    def update_journaled(journal, rows, rule, keys, found, tables, gradients, counts):
-        """Do the same as `update`, and note each row in the journal before it is changed."""
-        change(journal, rows, rule, keys, found, tables, gradients, counts)
-
     # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
     update.__name__ = update.__qualname__ = f"update_{name}"
-    update_journaled.__name__ = update_journaled.__qualname__ = f"update_{name}_journaled"
-    arguments = (ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
-    plain = kernel(types.void(*arguments), for_=update_need(name, is_journaled=False))(update)
-    return plain, kernel(types.void(JOURNAL, *arguments), for_=update_need(name, is_journaled=True))(update_journaled)
+    arguments = (JOURNAL, ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
+    return kernel(types.void(*arguments), for_=update_need(name))(update)
 
 
-_PAIRS = {name: _updater(name, change) for name, change in CHANGES.items()}
-UPDATES = {name: pair[0] for name, pair in _PAIRS.items()}
-"""The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, counts)."""
-JOURNALED_UPDATES = {name: pair[1] for name, pair in _PAIRS.items()}
-"""The same kernels with a journal as first argument."""
+UPDATES = {name: _updater(name, change) for name, change in CHANGES.items()}
+"""The kernel of each kind of optimizer: (journal, rows, rule, keys, found, tables, gradients, counts)."""

@@ -26,14 +26,14 @@ POOLING, SINGLE, BAGS, SEQUENCES = "pooling", "pooling-single", "pooling-bags", 
 """An NN worker that pools features on the CPU: always; with one id per sample; with several; with `pooling: none`."""
 
 
-def update_need(optimizer: str, is_journaled: bool) -> str:
+def update_need(optimizer: str) -> str:
     """Return the need of the update by this kind of optimizer."""
-    return f"update-{optimizer}{'-journaled' if is_journaled else ''}"
+    return f"update-{optimizer}"
 
 
 def training_needs(optimizers: Iterable[str], is_recoverable: bool) -> list[str]:
     """Return the needs of an embedding server that trains rows with these optimizers, in a memory file or not."""
-    updates = [update_need(kind, is_recoverable) for kind in dict.fromkeys(optimizers)]
+    updates = [update_need(kind) for kind in dict.fromkeys(optimizers)]
     return [TRAINING, *updates, *([TAKE_OVER] if is_recoverable else [])]
 
 

@@ -22,8 +22,8 @@ from persia_cli.store.checkpoints.saved_rows import saved_rows
 from persia_cli.store.checkpoints.warm_rows import WarmRows
 from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.cold.folders import clear, leave, require_space, run_folder, server_folder
-from persia_cli.store.memory.answers import NewKeys
-from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
+from persia_cli.store.recovery import Repairs, attach, create
+from persia_cli.store.requests import NewKeys
 from persia_cli.store.shard import Shard
 from persia_cli.wire.message import BatchId, Sender
 
@@ -48,14 +48,14 @@ def shard_of(
     if server.incarnation > 1:
         if file is None:
             raise RoleError("the rows of this server ended with its first process: its memory was not in a shared file")
-        taken, repairs = RecoverableShard.attach(file, *place, cluster.nn_workers, empty, MAX_DEATHS, cold)
+        taken, repairs = attach(file, *place, cluster.nn_workers, empty, MAX_DEATHS, cold)
         log.info("took over %d rows; the last process was at: %s", repairs.rows, repairs.request)
         return taken, repairs
     if file is not None:
-        return RecoverableShard.create(file, *place, cluster.nn_workers, last_step, empty, cold), None
+        return create(file, *place, cluster.nn_workers, last_step, empty, cold), None
     if retains_memory(run, job, server.role):
         log.warning("server memory will not survive a crash: start the server with --supervise")
-    shard = Shard(*place, empty, ranks=cluster.nn_workers, cold_place=cold)
+    shard = Shard(*place, ranks=cluster.nn_workers, empty=empty, cold_place=cold)
     shard.begin_cold()
     shard.applied.begin(last_step)
     return shard, None
@@ -84,7 +84,7 @@ def close_shard(shard: Shard, run: Run, job: Job, index: int) -> None:
         leave(run_folder(run.embedding.cold.path, Path(job.run_dir)), index)
 
 
-def unanswered_lookups(shard: RecoverableShard, ranks: int) -> dict[BatchId, list[NewKeys]]:
+def unanswered_lookups(shard: Shard, ranks: int) -> dict[BatchId, list[NewKeys]]:
     """Return each rank's last look-up without an update, and its new keys: its answer may not have been sent."""
     last = {rank: answer for rank in range(ranks) if (answer := shard.answers.last(rank))}
     return {

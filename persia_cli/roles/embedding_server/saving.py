@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from persia_cli.config.schema import Cluster
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.row_files import write_portions
-from persia_cli.store.checkpoints.snapshot import SnapshotRows
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import SnapshotRows
 from persia_cli.wire.reports import SavedFile
 
 SHARE = 0.06

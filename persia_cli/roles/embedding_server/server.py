@@ -32,10 +32,8 @@ from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import Progress
-from persia_cli.store.memory.answers import NewKeys, answers_as_before
-from persia_cli.store.memory.memory_file import LOAD
-from persia_cli.store.memory.progress import LOOK_UP, UPDATE
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.memory_file import LOAD
+from persia_cli.store.requests import LOOK_UP, UPDATE, NewKeys, answers_as_before
 from persia_cli.store.table_counters import OF_COLD
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
@@ -95,7 +93,7 @@ class EmbeddingServer:
             warm([COLD_ROWS], after_each=lambda: self._loop.poll(0))
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
-            needs = training_needs(kinds, isinstance(self._shard, RecoverableShard))
+            needs = training_needs(kinds, self._shard.memory.outlives)
             needs += [] if is_ready(SAVING) else [SAVING]
             warm(needs, after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
@@ -128,7 +126,7 @@ class EmbeddingServer:
             run, job, self._session.sender, self._memory_file, self._loop.empty, self._readers
         )
         self._applied, self._took_over = self._shard.applied, repairs is not None
-        if repairs is not None and isinstance(self._shard, RecoverableShard):
+        if repairs is not None:
             self._looked_up = unanswered_lookups(self._shard, run.cluster.nn_workers)
             self._updates |= {"applied": self._shard.updates, FINISHED: int(repairs.request is not None)}
         self._servers = servers_sharing(run.cluster, self._session.index)
@@ -242,10 +240,10 @@ class EmbeddingServer:
         with self._trace.span(LOOP, "look-up", batch):
             if message.create and not is_repeat:
                 kept_as = batch if self._remembers_rows else None
-                answers = shard.answer_all(message.groups, batch.step, batch.rank, kept_as)
+                answers = shard.look_up_batch(message.groups, batch.step, batch.rank, kept_as)
                 self._looked_up[batch] = [new for _, new in answers]
             else:
-                answers = [shard.answer(each, *group, batch.step, False) for each, group in enumerate(message.groups)]
+                answers = [shard.read(each, *group) for each, group in enumerate(message.groups)]
                 if before := self._looked_up.get(batch):
                     answers = answers_as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
@@ -301,7 +299,7 @@ class EmbeddingServer:
         """Apply a validated update: that of one rank, or the sum of all ranks of the batch's step."""
         looked_up = batch if self._remembers_rows else None
         with self._trace.span(LOOP, "update", batch):
-            self._shard.update_all(groups, batch.step, ranks, looked_up, reductions)
+            self._shard.update_batch(groups, batch.step, ranks, looked_up, reductions)
         self._updates["applied"] = self._shard.updates
         for rank in ranks:
             self._looked_up.pop(structs.replace(batch, rank=rank), None)

@@ -14,7 +14,7 @@ from persia_cli.bench.sizes import SKEW, cardinalities_of, parse_sizes, size_in_
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.data.read.generator import GeneratedRows
-from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory_file import new_file
 
 CRITEO = compose_run(["conf=criteo"])
 SHAPE = CRITEO.dataset.generator.cardinalities  # type: ignore[union-attr]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
-from persia_cli.kernels.table.journal import private_journal
-from persia_cli.kernels.table.update import JOURNALED_UPDATES, GradientCounts
+from persia_cli.kernels.table.journal import NOTE, KernelJournal
+from persia_cli.kernels.table.update import UPDATES, GradientCounts
 from persia_cli.store.layout import RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
 from tests.support.shards import BY_KIND
@@ -23,11 +23,17 @@ def test_the_journal_has_the_last_two_rows_unchanged(optimizer: RowOptimizer) ->
         words = np.random.default_rng(dim).random(ROWS * width, np.float32)
         before = words.reshape(ROWS, width).copy()
         arena = RowArena(words, np.uint64(width), np.uint64(dim), np.uint64(dim), FLOAT32, np.zeros(dim, np.float32))
-        journal = private_journal(0, width)
-        journal.rows[:] = UNTOUCHED
+        journal = KernelJournal(
+            words=np.zeros(3, np.uint64),
+            rows=np.full(2 * whole, UNTOUCHED),
+            notes=np.zeros(2 * int(NOTE), np.uint64),
+            unknown=np.zeros(1, np.int64),
+            group=np.uint64(0),
+            done=np.uint64(0),
+        )
         counts = GradientCounts(np.zeros(1, np.int64), np.zeros(1, np.int64))
         found, gradients = np.array([4, 0, 3]), np.ones(3 * dim, np.float32)
-        JOURNALED_UPDATES[optimizer.kind](
+        UPDATES[optimizer.kind](
             journal, arena, rule, np.arange(3, dtype=np.uint64), found, np.zeros(3, np.uint16), gradients, counts
         )
         assert not np.array_equal(words.reshape(ROWS, width)[found], before[found])

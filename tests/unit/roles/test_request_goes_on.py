@@ -13,8 +13,8 @@ from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
 from persia_cli.errors import MemoryFileError
 from persia_cli.plan.job import Job
-from persia_cli.store.memory.memory_file import new_file
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.memory_file import new_file
+from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update
@@ -81,20 +81,19 @@ def dies(run: Run, file: int, incarnation: int) -> Iterator[list[Stranger]]:
 def once(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[..., None]) -> None:
     """Make the process die at the next call of a method, after a part of its work."""
 
-    def dying(shard: RecoverableShard, *arguments: Any) -> None:
-        monkeypatch.setattr(RecoverableShard, name, real)
+    def dying(shard: Shard, *arguments: Any) -> None:
+        monkeypatch.setattr(Shard, name, real)
         work(real, shard, *arguments)
         raise Death
 
-    real = getattr(RecoverableShard, name)
-    monkeypatch.setattr(RecoverableShard, name, dying)
+    real = getattr(Shard, name)
+    monkeypatch.setattr(Shard, name, dying)
 
 
-def half(real: Callable[..., None], shard: RecoverableShard, group: int, rule: Any, *arrays: Any) -> None:
+def half(real: Callable[..., None], shard: Shard, group: int, rule: Any, *arrays: Any) -> None:
     """Change half of the rows."""
-    shard._publishes = False
-    keys, rows, tables, gradients = arrays
-    real(shard, group, rule, keys[:30], rows[:30], tables[:30], gradients[: 30 * DIM])
+    keys, rows, tables, gradients, done = arrays
+    real(shard, group, rule, keys[:30], rows[:30], tables[:30], gradients[: 30 * DIM], done)
 
 
 @contextmanager

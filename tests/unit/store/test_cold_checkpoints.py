@@ -74,8 +74,8 @@ class Tier:
             gradients = draw.standard_normal((keys.size, 6)).astype(np.float32)
             for shard in self.shards:
                 own = shard.stores[0].owns(keys)
-                shard.answer_all([(keys[own], tables[own])], step, 0, step)
-                shard.update_all([(keys[own], tables[own], gradients[own])], step, [0], step)
+                shard.look_up_batch([(keys[own], tables[own])], step, 0, step)
+                shard.update_batch([(keys[own], tables[own], gradients[own])], step, [0], step)
 
     def save(self, checkpoints: Path, step: int) -> Path:
         draft = begin_checkpoint(checkpoints, step)

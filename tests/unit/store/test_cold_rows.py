@@ -21,14 +21,14 @@ from persia_cli.kernels.rows.rows import RowArena
 from persia_cli.kernels.table import cold
 from persia_cli.kernels.toolchain.compile import kernel
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
-from persia_cli.store.memory.recoverable_shard import check_store
+from persia_cli.store.recovery import check_store
 from persia_cli.store.shard import Shard
 from tests.support.cold import ColdJob, other_rows
 from tests.support.full_disk import leave_free, small_disk
 from tests.support.killed import copy_of, durations_of, is_killed, job_of
 from tests.support.shards import BY_KIND, SGD, TABLES, layout_of
 
-METHODS = ("_change", "_find_or_add", "_bring_back")
+METHODS = ("_change", "_find_or_create", "_bring_back")
 PLANS = (
     ("adagrad", "float32", 16, {"when_full": "evict_lfu"}, 1 << 22),
     ("adam", "bfloat16", 17, {"when_full": "evict_lru", "expire_after": 3}, 1 << 20),
@@ -50,8 +50,8 @@ def job_with_log(
 def trained(job: ColdJob):
     shard = job.small_shard()
     for step in range(job.steps):
-        shard.answer_all(job.look_up(step), step, 0, step)
-        shard.update_all(job.update(step), step, [0], step)
+        shard.look_up_batch(job.look_up(step), step, 0, step)
+        shard.update_batch(job.update(step), step, [0], step)
     return shard
 
 
@@ -289,8 +289,8 @@ def test_rows_without_space_on_a_full_disk_are_dropped_and_counted(linked):
             elif step == 40:
                 assert sum(int(store.cold.dropped.sum()) for store in shard.stores) > 0
                 filler.unlink()
-            shard.answer_all(job.look_up(step), step, 0, step)
-            shard.update_all(job.update(step), step, [0], step)
+            shard.look_up_batch(job.look_up(step), step, 0, step)
+            shard.update_batch(job.update(step), step, [0], step)
         for store in shard.stores:
             ever = sum(shard.counters()[table.name].admitted for table in store.group.tables)
             assert ever == store.used + store.cold.rows + int(store.cold.dropped.sum())

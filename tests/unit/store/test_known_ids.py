@@ -37,16 +37,16 @@ def test_every_occurrence_of_an_id_counts(batches, servers):
         ids = np.array([id_ for bag in bags for id_ in bag], np.uint64)
         offsets = np.cumsum([0, *map(len, bags)]).astype(np.uint32)
         groups = planner.plan(ids, offsets, 2)
-        unknown = [
-            [
-                shard.answer(
-                    g, rows.keys[rows.bounds[s] : rows.bounds[s + 1]], rows.tables[rows.bounds[s] : rows.bounds[s + 1]],
-                    step, train,
-                )[1].positions
-                for g, rows in enumerate(groups)
-            ]
-            for s, shard in enumerate(shards)
-        ]  # fmt: skip
+        unknown = []
+        for server, shard in enumerate(shards):
+            owned = [slice(*rows.bounds[server : server + 2]) for rows in groups]
+            parts = [(rows.keys[own], rows.tables[own]) for rows, own in zip(groups, owned, strict=True)]
+            answers = (
+                shard.look_up_batch(parts, step, 0, None)
+                if train
+                else [shard.read(number, *part) for number, part in enumerate(parts)]
+            )
+            unknown.append([new.positions for _, new in answers])
         known.add(groups, unknown, train)
         named = [("abc"[LAYOUT.features[at // 2].table], id_) for at, bag in enumerate(bags) for id_ in bag]
         for at, bag in enumerate(bags):

@@ -128,11 +128,11 @@ def small(optimizer=ADAGRAD, dtype="float32", dim=17, batch=20, **settings) -> J
     ("job", "method", "least"),
     [
         (small(), "_change", 150),
-        (small(), "_find_or_add", 400),
-        *((small(SGD, dim=1, **policy), "_find_or_add", 300) for policy in POLICIES[1:]),
+        (small(), "_find_or_create", 400),
+        *((small(SGD, dim=1, **policy), "_find_or_create", 300) for policy in POLICIES[1:]),
         *((small(*each), "_change", 100) for each in ALL[::7]),
-        (small(batch=6), "answer_all", 60),
-        (small(batch=6), "update_all", 60),
+        (small(batch=6), "look_up_batch", 60),
+        (small(batch=6), "update_batch", 60),
     ],
 )
 def test_after_each_instruction_of_a_kernel_the_shard_can_be_repaired(job, method, least):

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from persia_cli.store.memory.answers import answers_as_before
-from persia_cli.store.memory.memory_file import new_file
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.memory_file import new_file
+from persia_cli.store.recovery import attach, create
+from persia_cli.store.requests import answers_as_before
 from persia_cli.store.wire_rows import encode_rows
 from tests import naive_store
 from tests.support.killed import windows_of
@@ -25,7 +25,7 @@ class KeptLife(Life):
     def begin(self, layout):
         self.layout, self.group = layout, layout.groups[0]
         self.file = new_file("life")
-        self.shard, self.twin = RecoverableShard.create(self.file, layout, 0, 1, 2), naive_store.Store(layout)
+        self.shard, self.twin = create(self.file, layout, 0, 1, 2), naive_store.Store(layout)
         self.shard.serve()
         self.keys = names_of(layout)
         self.step, self.batches, self.waiting = 0, 0, {}
@@ -43,7 +43,7 @@ class KeptLife(Life):
         names, step = self.names(places), max(self.step, self.last.get(rank, (0, -1))[1] + 1)
         self.step = step
         self.batches += 1
-        [(rows, new)] = self.shard.answer_all([arrays(names)], step, rank, self.batches)
+        [(rows, new)] = self.shard.look_up_batch([arrays(names)], step, rank, self.batches)
         before = {row.name for row in self.twin.rows()}
         values = self.twin.look_up(names, step, True, self.batches)
         assert rows.tobytes() == encode_rows(values, self.group.wire).tobytes()
@@ -60,7 +60,7 @@ class KeptLife(Life):
         rank = data.draw(st.sampled_from(sorted(self.last)))
         names, step, _, new = self.last[rank]
         for _ in range(count):
-            found = [self.shard.answer(0, *arrays(names), step, False)]
+            found = [self.shard.read(0, *arrays(names))]
             values = self.twin.look_up(names, step, False)
             assert found[0][0].tobytes() == encode_rows(values, self.group.wire).tobytes()
         [(rows, again)] = answers_as_before(found, [new])
@@ -73,7 +73,7 @@ class KeptLife(Life):
         windows = windows_of(self.shard.applied)
         del self.shard
         gc.collect()
-        self.shard, repairs = RecoverableShard.attach(self.file, self.layout, 0, 1, 2)
+        self.shard, repairs = attach(self.file, self.layout, 0, 1, 2)
         assert repairs.request is None
         assert windows_of(self.shard.applied) == windows
         self.twin.remembered.clear()

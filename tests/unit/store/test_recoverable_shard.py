@@ -12,10 +12,9 @@ import pytest
 
 from persia_cli.errors import MemoryFileError, PoisonError, WireError
 from persia_cli.store.layout import RowOptimizer
-from persia_cli.store.memory.applied_steps import AppliedSteps
-from persia_cli.store.memory.memory_file import LOADING, new_file
-from persia_cli.store.memory.progress import LOOK_UP, BatchRequest
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.memory_file import LOADING, new_file
+from persia_cli.store.recovery import attach, create
+from persia_cli.store.requests import LOOK_UP, AppliedSteps, BatchRequest
 from persia_cli.store.shard import Shard
 from tests.support.killed import differences, job_of, windows_of
 from tests.support.shards import OPTIMIZERS, arrays, layout_of
@@ -33,17 +32,17 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
     """The request continues when it is repeated."""
     file = job.create()
 
-    def at_group(shard: RecoverableShard) -> None:
+    def at_group(shard: Shard) -> None:
         real = shard._mark_group_done
         shard._mark_group_done = lambda number: end_by_signal() if number == group else real(number)
 
     die(job, file, at_group)
     shard, repairs = job.attach(file)
     plain = Shard(job.layout, 0, 1)
-    theirs = [plain.answer(number, *part, 0, True, 0) for number, part in enumerate(job.look_up(0))]
+    theirs = plain.look_up_batch(job.look_up(0), 0, 0, 0)
     assert repairs.request == shard.pending == BatchRequest(LOOK_UP, 0, (0,))
     assert not shard.applied.is_looked_up(0, 0)
-    ours = shard.answer_all(job.look_up(0), 0, 0, 0)
+    ours = shard.look_up_batch(job.look_up(0), 0, 0, 0)
     assert shard.pending is None
     assert last_new_keys(shard) == (0, as_lists(theirs)) == (0, as_lists(ours))
     assert shard.applied.is_looked_up(0, 0)
@@ -54,14 +53,14 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
 def test_a_request_that_comes_again_with_other_keys_is_refused(job):
     file = job.create()
 
-    def in_kernel(shard: RecoverableShard) -> None:
+    def in_kernel(shard: Shard) -> None:
         shard._change = end_by_signal
 
     die(job, file, in_kernel)
     shard, _ = job.attach(file)
     [(keys, tables, gradients), other] = job.update(0)
     with pytest.raises(MemoryFileError, match=r"the update of step 0 of rank 0 .* other keys"):
-        shard.update_all([(keys[1:], tables[1:], gradients[1:]), other], 0, [0])
+        shard.update_batch([(keys[1:], tables[1:], gradients[1:]), other], 0, [0])
 
 
 def die(job, file: int, kill) -> None:
@@ -82,7 +81,7 @@ def end_by_signal(*_: object) -> None:
 def dies_at_the_end(name: str, request: int):
     """Make a process end before or after it marks a request as finished."""
 
-    def prepare(shard: RecoverableShard) -> None:
+    def prepare(shard: Shard) -> None:
         real, seen = shard.record.end, []
 
         def end() -> None:
@@ -118,7 +117,7 @@ def as_lists(answers) -> list[list[list[int]]]:
     return [[new.positions.tolist(), new.rowless.tolist()] for _, new in answers]
 
 
-def last_new_keys(shard: RecoverableShard):
+def last_new_keys(shard: Shard):
     """The step of rank 0's last look-up, if it waits for its update, and its new keys as `as_lists` has them."""
     last = shard.answers.last(0)
     if last is None or not shard.applied.is_looked_up(0, last[0]):
@@ -129,7 +128,7 @@ def last_new_keys(shard: RecoverableShard):
 def test_a_request_that_kills_twice_is_named(job):
     file = job.create()
 
-    def in_kernel(shard: RecoverableShard) -> None:
+    def in_kernel(shard: Shard) -> None:
         shard._change = end_by_signal
 
     die(job, file, in_kernel)
@@ -137,12 +136,12 @@ def test_a_request_that_kills_twice_is_named(job):
     gc.collect()
     die(job, file, in_kernel)
     with pytest.raises(PoisonError, match="2 processes have died at the same request, the update of step 0 of rank 0:"):
-        RecoverableShard.attach(file, job.layout, 0, 1, 1, max_deaths=1)
+        attach(file, job.layout, 0, 1, 1, max_deaths=1)
     shard, _ = job.attach(file)
     job.go_on(shard, 2)
     del shard
     gc.collect()
-    RecoverableShard.attach(file, job.layout, 0, 1, 1, max_deaths=0)
+    attach(file, job.layout, 0, 1, 1, max_deaths=0)
 
 
 # Permissions to recover a file
@@ -150,7 +149,7 @@ def test_a_request_that_kills_twice_is_named(job):
 
 def refused(file: int, layout, **changed) -> str:
     with pytest.raises(MemoryFileError) as error:
-        RecoverableShard.attach(file, layout, **{"server": 0, "servers": 1, "ranks": 1, **changed})
+        attach(file, layout, **{"server": 0, "servers": 1, "ranks": 1, **changed})
     return str(error.value)
 
 
@@ -172,7 +171,7 @@ def test_a_file_of_another_kind_or_not_loaded_is_refused(job):
 
 def test_a_file_of_other_kernels_is_refused(job, monkeypatch):
     file = job.create()
-    monkeypatch.setattr("persia_cli.store.memory.memory_file.cache_folder", lambda: Path("kernels-other"))
+    monkeypatch.setattr("persia_cli.store.memory_file.cache_folder", lambda: Path("kernels-other"))
     assert "another version" in refused(file, job.layout)
 
 
@@ -205,7 +204,7 @@ def test_a_second_writer_is_refused_while_the_first_is_only_stopped(job):
 def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
     file = new_file("sparse")
     layout = layout_of(dim=64, capacity=10_000_000, partitions=1024, optimizer=RowOptimizer("adam", lr=0.1))
-    shard = RecoverableShard.create(file, layout, 0, 1, 1)
+    shard = create(file, layout, 0, 1, 1)
     assert os.fstat(file).st_size > 7 << 30
     assert os.fstat(file).st_blocks * 512 < 16 << 20
     keys = np.random.default_rng(0).integers(2**64, size=10_000, dtype=np.uint64)
@@ -271,7 +270,7 @@ def test_a_file_can_be_begun_anew(job):
     del shard
     gc.collect()
     assert job.create() != file
-    shard = RecoverableShard.create(file, job.layout, 0, 1, 1, last_step=41)
+    shard = create(file, job.layout, 0, 1, 1, last_step=41)
     assert shard.stores[0].used == 0
     assert not shard.stores[0].index.buckets.any()
     assert windows_of(shard.applied) == [(41, set())]

@@ -29,7 +29,7 @@ def keys_by_chance(count, seed=0):
 
 def look_up(shard, keys, step):
     """Look keys of table 0 up in training; return True for those that had no row before."""
-    return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True)[1].positions
+    return shard.look_up_batch([(keys, np.zeros(keys.size, np.uint16))], step, 0, None)[0][1].positions
 
 
 def have_rows(shard, keys):
@@ -190,7 +190,7 @@ def test_policies_without_counts_have_no_memory_for_them(when_full, tmp_path):
 
 @pytest.mark.parametrize("places", [1, 7, 5000])
 def test_a_cut_has_the_old_sketch_while_every_line_changes(places, monkeypatch):
-    monkeypatch.setattr("persia_cli.store.checkpoints.snapshot.PORTION_BYTES", 1000)
+    monkeypatch.setattr("persia_cli.store.snapshot.PORTION_BYTES", 1000)
     shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu", min_count=2))
     before, lines = shard.stores[0].index.sketch.copy(), []
     cut, step, keys = shard.begin_snapshot(places=places), 10, keys_by_chance(100_000)[3000:]

@@ -7,7 +7,7 @@ import pytest
 
 from persia_cli.errors import MemoryFileError
 from persia_cli.kernels.table.buckets import KEYS, MARKS, ROWS
-from persia_cli.store.memory.recoverable_shard import check_store
+from persia_cli.store.recovery import check_store
 from persia_cli.store.shard import Shard
 from tests.support.killed import job_of
 from tests.support.shards import OPTIMIZERS, TABLES, layout_of
@@ -25,7 +25,7 @@ def damaged(job, harm) -> str:
     job.go_on(shard)
     harm(shard.stores[0])
     with pytest.raises(MemoryFileError) as error:
-        check_store(shard.stores[0], shard.rows_of_tables())
+        check_store(shard.stores[0], shard.counts.rows())
     return str(error.value)
 
 

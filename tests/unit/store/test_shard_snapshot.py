@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.store.checkpoints.row_files import write_portions
-from persia_cli.store.checkpoints.snapshot import ShardSnapshot, SnapshotRows, StoreSnapshot
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import ShardSnapshot, SnapshotRows, StoreSnapshot
 from tests import naive
 from tests.support.saving import save_shard
 from tests.support.shards import rows_in

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError, MemoryFileError, RoleError
 from persia_cli.kernels.toolchain.cache import cache_folder
-from persia_cli.kernels.toolchain.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE
+from persia_cli.kernels.toolchain.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE, zeros
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +54,29 @@ def new_file(name: str) -> int:
         ) from error
 
 
+class PrivateMemory:
+    """Memory that ends with this process, with the interface of `MemoryFile`."""
+
+    outlives = False
+    state = EMPTY
+    array = staticmethod(zeros)
+
+    def back(self, array: NDArray[Any], start: int, stop: int) -> None:
+        """Do nothing: large arrays lie in huge pages from the beginning."""
+
+
+PRIVATE = PrivateMemory()
+
+
 class MemoryFile:
     """Arrays in an anonymous file, which only one process at a time can open.
 
     `identity` describes them; the sources of kernels are added to it. Arrays are allocated in the order of the calls,
     so that a process with the same calls gets those of its predecessor.
     """
+
+    outlives = True
+    """Another process may continue the memory when this one has ended."""
 
     def __init__(self, file: int, identity: str, nbytes: int, keep: bool) -> None:
         """Map `nbytes` of the file; `keep` its content, or begin with zeros.

@@ -1,1 +1,0 @@
-"""Embedding tables in memory that outlives the process."""
