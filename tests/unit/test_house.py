@@ -40,6 +40,8 @@ NEVER = (
     ("wire", "config"),
     ("config", "engines"),
     ("config", "roles"),
+    ("store", "store.checkpoints"),
+    ("store.shard", "store.recovery"),
 )
 """Packages, and what no module of them imports, at whatever layer it is."""
 
