@@ -9,8 +9,8 @@ from rich.text import Text
 from persia_cli.commands.screen import key_values, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.observe.table_report import CheckpointReport, TableReport
+from persia_cli.store.checkpoints.table_stats import TableStats
 from persia_cli.store.table_counters import OF_COLD
-from persia_cli.store.table_stats import TableStats
 
 BARS = " ▁▂▃▄▅▆▇█"
 UNKNOWN = "-"

@@ -10,8 +10,8 @@ from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
+from persia_cli.store.checkpoints.table_stats import TableStats, table_stats
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
-from persia_cli.store.table_stats import TableStats, table_stats
 
 
 @dataclass(frozen=True)
