@@ -45,7 +45,6 @@ def stored(layout: EmbeddingLayout, servers: int) -> int:
             store = RowStore(group, partitions_of(group.partitions, server, servers))
             index = store.index
             total += sum(array.nbytes for array in (index.buckets, index.tables, index.reused, index.fill))
-            total += index.evicted_keys.nbytes + index.evicted_tables.nbytes
             total += index.uses.nbytes + index.sketch.nbytes
             total += store.rows.arena.nbytes
     return total
