@@ -10,7 +10,7 @@ import msgspec
 from persia_cli.wire.frames import BY_KIND
 from persia_cli.wire.job_messages import PhaseWork
 from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals, codec_of, dtype_of
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile, SavedRows
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 
 HEAD = """# Messages
 
@@ -31,7 +31,7 @@ PARTS_HEAD = """
 """
 PARTS = (
     *(BatchId, Sender, ProcessId, TableTotals, *get_args(PhaseWork)),
-    *(Counters, ReplicaUsage, IntervalMetrics, SavedFile, SavedRows),
+    *(Counters, ReplicaUsage, IntervalMetrics),
 )
 """Structs within messages, which the table lists after them."""
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))

@@ -10,9 +10,9 @@ from persia_cli.checkpoint.rows import RowBlock, decoded, row_blocks
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.saved import SavedRows
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
-from persia_cli.wire.reports import SavedRows
 
 
 @dataclass

@@ -24,9 +24,9 @@ from persia_cli.store.checkpoints.manifest import (
     kind_of,
     verify,
 )
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.checkpoints.saved_rows import cold_row_file
 from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.wire.reports import SavedFile
 
 
 @dataclass

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from persia_cli.control.calibration import Calibration
 from persia_cli.model.outputs import Output, split_output
-from persia_cli.wire.reports import Calibration
 
 NAME = "logit_calibration"
 Factors = NDArray[np.float32]

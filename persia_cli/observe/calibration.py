@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import Bce, Loss
+from persia_cli.control.calibration import Calibration
 from persia_cli.data.read.predictions import predictions
 from persia_cli.metric import FIGURES, keys_of
 from persia_cli.observe.quality import QUALITY
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.reports import Calibration
 
 PENALTY = math.log(100.0)
 """Nats by which the log likelihood of all samples must rise.

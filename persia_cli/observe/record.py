@@ -12,6 +12,7 @@ from msgspec import structs
 
 from persia_cli.config.schema import Run
 from persia_cli.config.schema.loss import task_weights
+from persia_cli.control.calibration import Calibration
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
@@ -28,7 +29,7 @@ from persia_cli.observe.table_notes import TableNotes
 from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import FINISHED, SENT_AGAIN, Calibration, IntervalMetrics, ReplicaUsage, latest, together
+from persia_cli.wire.reports import FINISHED, SENT_AGAIN, IntervalMetrics, ReplicaUsage, latest, together
 
 Array = np.ndarray[Any, Any]
 

@@ -9,15 +9,16 @@ from safetensors.numpy import load, save
 from xxhash import xxh128
 
 from persia_cli.config.record import CONFIG, SAMPLES
+from persia_cli.control.calibration import Calibration
 from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.wire.job_messages import ScoreCounts
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import Calibration, SavedFile
 
 RECORD = "record"
 """Folder of a checkpoint that holds the state of the record."""

@@ -24,6 +24,7 @@ from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.recording import Recording
 from persia_cli.storage.addresses import local_path
+from persia_cli.store.checkpoints.saved import SavedFile, encode_files
 from persia_cli.version import __version__
 from persia_cli.wire.addresses import is_beyond, placed
 from persia_cli.wire.client import Client
@@ -60,7 +61,7 @@ from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.message import Array, BatchId, Request, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.place import own_process
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from persia_cli.wire.shared_memory import share_memory
 
 log = logging.getLogger(__name__)
@@ -232,7 +233,7 @@ class CoordinatorSession:
 
     def saved(self, step: int, files: Sequence[SavedFile], failure: str = "") -> None:
         """Report the files of this replica's part of a checkpoint, or the reason why they could not be written."""
-        message = Saved(self.sender, step, tuple(files), failure)
+        message = Saved(self.sender, step, encode_files(files), failure)
         self._client.request(message, waiting_for="the coordinator to record its files")
 
     def _send_done(self) -> None:

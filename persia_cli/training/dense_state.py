@@ -13,7 +13,7 @@ from xxhash import xxh128
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place, put
-from persia_cli.wire.reports import SavedFile
+from persia_cli.store.checkpoints.saved import SavedFile
 
 WEIGHTS = "dense.safetensors"
 OPTIMIZER = "dense_optimizer.safetensors"

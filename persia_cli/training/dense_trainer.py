@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.config.schema import Run
+from persia_cli.control.calibration import Calibration
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.build import build_model
 from persia_cli.model.calibration import Factors, factors_of
@@ -38,7 +39,6 @@ from persia_cli.training.optimizer import LearningRate, dense_optimizer, penalti
 from persia_cli.training.shared_weights import SharedWeights
 from persia_cli.training.step import TRAINING, DenseStep, Scored, StepSettings
 from persia_cli.wire.messages import GroupRows
-from persia_cli.wire.reports import Calibration
 
 
 class DenseTrainer:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.message import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, ProcessId, Request, Sender
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.reports import IntervalMetrics, ReplicaUsage, SavedFile
+from persia_cli.wire.reports import IntervalMetrics, ReplicaUsage
 
 Split = Annotated[int, msgspec.Meta(ge=0, le=1)]
 """0 train, 1 eval."""
@@ -170,7 +170,8 @@ class Saved(Request[Ack], frozen=True):
     LIMIT = Limit(4 * MIB)  # thousands of files
     sender: Sender
     step: Count
-    files: tuple[SavedFile, ...]
+    files: bytes
+    """As `store.checkpoints.saved.encode_files` returns them."""
     failure: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The statistics that replicas report to the coordinator, and the files that they have saved."""
+"""The statistics that replicas report to the coordinator."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -10,10 +10,6 @@ from msgspec.structs import astuple
 from persia_cli.wire.message import Count, FieldSet, TableTotals
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-FolderName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")]
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-Checksum = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 SENT_AGAIN = "batches_sent_again"
@@ -100,68 +96,3 @@ def latest(received: Iterable[Sequence[TableTotals]]) -> tuple[TableTotals, ...]
     """
     of_servers = zip_longest(*received, fillvalue=TableTotals())
     return tuple(TableTotals(*map(max, zip(*map(astuple, server), strict=True))) for server in of_servers)
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a checkpoint's manifest; the type of every value is checked."""
-
-
-class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
-    """The rows of a file: those of a feature group with keys in the partitions [first, stop) of `partitions`."""
-
-    group: Count
-    partitions: Positive
-    first: Count
-    stop: Count
-    tables: dict[str, Positive]
-    """Number of rows of each table that has any in the file."""
-
-    @property
-    def total(self) -> int:
-        """Rows of all tables."""
-        return sum(self.tables.values())
-
-    @property
-    def place(self) -> tuple[int, int, int, int]:
-        """The group and the partitions of the file's rows."""
-        return self.group, self.partitions, self.first, self.stop
-
-
-class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
-    """A file of a checkpoint: its place, size and XXH128 checksum, and, if it contains rows, which ones."""
-
-    folder: FolderName
-    name: FileName
-    nbytes: Count
-    xxh128: Checksum
-    rows: SavedRows | None = None
-
-
-class TrackedMetric(Record, frozen=True, forbid_unknown_fields=True):
-    """The best evaluation so far by a metric, and the number of evaluations after it."""
-
-    metric: str
-    step: Count | None
-    value: float | None
-    since: Count
-
-
-class Calibration(Record, frozen=True, forbid_unknown_fields=True):
-    """The correction of a label's logits: each is multiplied by the slope, then the shift is added, in float32."""
-
-    task: Count
-    """The label's number."""
-    label: str
-    slope: float
-    shift: float
-    log_loss: tuple[float, float]
-    """Of the evaluation samples it is fitted on, before and after."""
-
-
-class TrackedPlateau(Record, frozen=True, forbid_unknown_fields=True):
-    """The state of a plateau schedule of dense weights or of rows."""
-
-    of: Literal["dense", "embedding"]
-    best: TrackedMetric
-    reductions: Count
-    """Number of reductions of the learning rate so far."""

@@ -20,9 +20,9 @@ from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.storage.places import writing_file
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import load_shard
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.shard import Shard
-from persia_cli.wire.reports import SavedFile
 from scripts.bench import stores
 from scripts.bench.alternate import Scale, Turn, alternate, compared
 

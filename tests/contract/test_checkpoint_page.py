@@ -15,9 +15,9 @@ from persia_cli.metric import AIMS
 from persia_cli.observe.journal_keys import EVENT_KINDS, METRIC_KEYS
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.checkpoints.retention import BestNote
+from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.layout import OptimizerKind, RowOptimizer
 from persia_cli.store.table_counters import TableCounters
-from persia_cli.wire.reports import SavedFile, SavedRows
 from scripts import reference_journals
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import train

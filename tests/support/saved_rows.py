@@ -23,8 +23,8 @@ from persia_cli.store.checkpoints.manifest import (
     begin_checkpoint,
     publish,
 )
+from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.version import __version__
-from persia_cli.wire.reports import SavedFile, SavedRows
 
 
 def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: int = 0) -> pd.DataFrame:

@@ -13,10 +13,10 @@ from persia_cli.store.checkpoints.manifest import (
     SavedTable,
 )
 from persia_cli.store.checkpoints.row_files import write_portions
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
 from persia_cli.version import __version__
-from persia_cli.wire.reports import SavedFile
 
 
 def save_shard(

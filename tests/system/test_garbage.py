@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import read_journal
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.store.checkpoints.saved import SavedFile, encode_files
 from persia_cli.version import __version__
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.job_messages import (
@@ -38,7 +39,7 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures
@@ -179,7 +180,8 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     many = Counters(tables={"feature_0": {"rows": "many"}})
     stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaUsage(1.0, -1)))
     stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaUsage(1.0, 1, counters=many)))
-    stranger.is_refused("header of Saved cannot be read", Saved(server, 1, (SavedFile("rows", "../a", 1, "0" * 32),)))
+    outside = encode_files([SavedFile("rows", "../a", 1, "0" * 32)])
+    stranger.is_refused("sent an invalid list of files", Saved(server, 1, outside))
     stranger.is_refused("for replicas of the role nn-worker", Report(loader, STEPS, interval, scores, None))
     stranger.is_refused("header of Report", Report(rank, STEPS, replace(interval, seconds=-1.0), scores, None))
     wrong = ScoreCounts(np.array([2, 2], np.uint64), np.ones(2), scores.sums)

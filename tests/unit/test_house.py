@@ -38,6 +38,7 @@ FLOORS = (
 NEVER = (
     ("control", "config"),
     ("wire", "config"),
+    ("store.checkpoints", "wire"),
     ("config", "engines"),
     ("config", "roles"),
     ("store", "store.checkpoints"),

@@ -26,6 +26,8 @@ from persia_cli.store.checkpoints.manifest import (
     Manifest,
     RunProgress,
     SavedTable,
+    TrackedMetric,
+    TrackedPlateau,
     begin_checkpoint,
     checkpoint_folder,
     checkpoints_of,
@@ -36,9 +38,9 @@ from persia_cli.store.checkpoints.manifest import (
     write_checked,
 )
 from persia_cli.store.checkpoints.retention import Retention, remove_unfinished
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.version import __version__
 from persia_cli.wire.job_messages import SaveModel
-from persia_cli.wire.reports import SavedFile, TrackedMetric, TrackedPlateau
 
 log = logging.getLogger(__name__)
 

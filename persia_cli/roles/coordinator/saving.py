@@ -4,14 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from persia_cli.control.phases import Phase
+from persia_cli.errors import WireError
 from persia_cli.plan.job import COORDINATOR
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.save_requests import SaveRequests
 from persia_cli.storage.remote import within
+from persia_cli.store.checkpoints.saved import SavedFile, decode_files
 from persia_cli.wire.job_messages import Saved, SaveModel
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.reports import SavedFile
 from persia_cli.wire.server import Peer
 
 Result = TypeVar("Result")
@@ -63,10 +64,14 @@ class Saving:
         self._context.disk.run(doing, bounded, then)
 
     def on_saved(self, peer: Peer, message: Saved) -> None:
-        """Record the files that a replica has written, or the reason why it could not."""
+        """Record the files that a replica has written, or the reason why it could not; raise WireError for others."""
         member = self._context.find(message.sender)
+        try:
+            files = decode_files(message.files)
+        except ValueError as error:
+            raise WireError(f"{member.name} has sent an invalid list of files: {error}") from error
         self._context.reply(peer, Ack())
-        self._take(message.step, member.name, message.files, message.failure)
+        self._take(message.step, member.name, files, message.failure)
 
     def note_death(self, name: str, how: str) -> None:
         """Abort the checkpoint if a dead replica was writing files of it.

@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from persia_cli.config.schema import Cluster
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.row_files import write_portions
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import SnapshotRows
-from persia_cli.wire.reports import SavedFile
 
 SHARE = 0.06
 """Fraction of the time of all processors that the saves of all embedding servers take from training."""

@@ -36,11 +36,11 @@ from persia_cli.store.checkpoints.record_batches import (
     row_schema,
     table_column,
 )
+from persia_cli.store.checkpoints.saved import Positive, Record, SavedFile, SavedRows
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.cold.segments import Content, LogSegment
 from persia_cli.store.layout import Storage, table_salt
 from persia_cli.store.row_store import RowStore, vectors_of
-from persia_cli.wire.reports import Positive, Record, SavedFile, SavedRows
 
 RECORDS_KEY = b"persia.records"
 """Metadata key of the description of records, as JSON."""

@@ -18,9 +18,9 @@ from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.checkpoints.manifest import SIGHTINGS, Manifest, kind_of, verify
 from persia_cli.store.checkpoints.record_batches import arrow_numbers, file_name, record_batches
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
-from persia_cli.wire.reports import SavedFile
 
 Sketch = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from xxhash import xxh128
 
 from persia_cli.config.schema import Run
+from persia_cli.control.calibration import Calibration
 from persia_cli.control.phases import Trigger
 from persia_cli.control.position import TrainingData
 from persia_cli.errors import CheckpointError
@@ -22,9 +23,8 @@ from persia_cli.storage import places
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
 from persia_cli.storage.reading_ahead import read_ahead
+from persia_cli.store.checkpoints.saved import Count, Positive, Record, SavedFile
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.wire.message import Count
-from persia_cli.wire.reports import Calibration, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
 
 FORMAT_VERSION = 14
 MANIFEST = "manifest.json"
@@ -48,6 +48,24 @@ class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
     dtype: str
     group: Count
     rows: Count
+
+
+class TrackedMetric(Record, frozen=True, forbid_unknown_fields=True):
+    """The best evaluation so far by a metric, and the number of evaluations after it."""
+
+    metric: str
+    step: Count | None
+    value: float | None
+    since: Count
+
+
+class TrackedPlateau(Record, frozen=True, forbid_unknown_fields=True):
+    """The state of a plateau schedule of dense weights or of rows."""
+
+    of: Literal["dense", "embedding"]
+    best: TrackedMetric
+    reductions: Count
+    """Number of reductions of the learning rate so far."""
 
 
 class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
@@ -357,7 +375,7 @@ def contradiction(manifest: Manifest) -> str | None:
         return f"{twice[0]} is listed twice"
     saved = [file.rows for file in manifest.row_files(with_dense=True) if file.rows is not None]
     cold = [file.rows for file in manifest.cold_files(with_dense=True) if file.rows is not None]
-    if not {rows.place for rows in cold} <= {rows.place for rows in saved}:
+    if not {rows.partition_range for rows in cold} <= {rows.partition_range for rows in saved}:
         return f"files in {COLD} have rows of other partitions than those in {EMBEDDINGS}"
     lists = {file.name for file in manifest.cold_files(with_dense=True)}
     if {list_of(file) for file in manifest.files if kind_of(file) == COLD and file.rows is None} != lists:

@@ -16,8 +16,8 @@ from persia_cli.storage.hashed_source import HashedSource
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, reading_stream, writing_file
 from persia_cli.store.checkpoints.manifest import require_digest
+from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.layout import GroupSpec
-from persia_cli.wire.reports import SavedFile, SavedRows
 
 FREQUENCY = "frequency"
 """Column with the frequency of an id at its last use, of tables that evict by frequency."""

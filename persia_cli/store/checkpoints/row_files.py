@@ -26,13 +26,13 @@ from persia_cli.store.checkpoints.record_batches import (
     table_column,
     write_rows,
 )
+from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec, partitions_of_keys
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import SnapshotRows
-from persia_cli.wire.reports import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""

@@ -25,8 +25,8 @@ from persia_cli.store.checkpoints.record_batches import (
     rows_by_table,
     understanding_rows,
 )
+from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.layout import table_salt
-from persia_cli.wire.reports import SavedFile, SavedRows
 
 Batches = Generator[pa.RecordBatch, None, None]
 RUN_BYTES = 2**28

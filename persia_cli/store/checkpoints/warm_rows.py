@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from persia_cli.errors import DataError
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.row_files import Progress, in_range, insert_rows, require_space
+from persia_cli.store.checkpoints.saved import SavedRows
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_rules import ACCUMULATORS
 from persia_cli.store.row_store import Floats
 from persia_cli.store.shard import Shard
-from persia_cli.wire.reports import SavedRows
 
 NOWHERE = -1
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError, DataError
+from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.checkpoints.warm_rows import WarmRows, new_states
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partitions_of, table_salt
 from persia_cli.store.shard import Shard
-from persia_cli.wire.reports import SavedFile
 from tests import naive
 from tests.support.saving import save_shard
 from tests.support.shards import BY_KIND
