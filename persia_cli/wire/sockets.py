@@ -11,10 +11,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_address
-from persia_cli.wire.authentication import authenticate, is_encrypted, log_in, require_login
 from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, ByteCounts, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.message import BATCH_PART, Message
-from persia_cli.wire.secret import JobSecret, new_secret
+from persia_cli.wire.secret import JobSecret, authenticate, is_encrypted, log_in, new_secret, require_login
 from persia_cli.wire.shared_memory import SharedMemory
 
 

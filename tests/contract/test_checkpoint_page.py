@@ -14,7 +14,7 @@ from persia_cli.engines.job import JobResult
 from persia_cli.metric import AIMS
 from persia_cli.observe.journal_keys import EVENT_KINDS, METRIC_KEYS
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
-from persia_cli.store.checkpoints.retention import BestNote
+from persia_cli.store.checkpoints.retention import BestPointer
 from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.layout import OptimizerKind, RowOptimizer
 from persia_cli.store.table_counters import TableCounters
@@ -50,7 +50,7 @@ def test_every_file_of_a_run(result: JobResult) -> None:
     outside = [path for path in paths if not re.match(checkpoint, path)]
     assert unnamed(outside) == []
     inside = {
-        re.sub(f"{checkpoint}((embeddings|sightings)/group.*)?", "", path) for path in set(paths) - set(outside)
+        re.sub(f"{checkpoint}((embeddings|frequencies)/group.*)?", "", path) for path in set(paths) - set(outside)
     } - {""}
     assert unnamed(Path(path).name for path in inside - {"manifest.json"}) == []
     folders = {Path(path).parent.name for path in set(paths) - set(outside)}
@@ -84,7 +84,7 @@ def test_every_counter_of_tables_is_declared(result: JobResult) -> None:
 
 
 def test_every_key_of_manifest_and_best_note(result: JobResult) -> None:
-    assert unnamed(field.name for kind in (Manifest, SavedFile, SavedRows, SavedTable, BestNote)
+    assert unnamed(field.name for kind in (Manifest, SavedFile, SavedRows, SavedTable, BestPointer)
                    for field in msgspec.structs.fields(kind)) == []  # fmt: skip
     [best] = result.run_dir.glob("checkpoints/best.json")
     assert unnamed(json.loads(best.read_text())) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 PATCH = """
 import os, time
-from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.hashed_files import HashingFile
 
 write = HashingFile.write
 

@@ -83,7 +83,7 @@ def nothing(run_dir: Path) -> None:
 
 REFUSED: dict[str, tuple[Damage, list[str], str]] = {
     "rows halved": (halved("embeddings/*"), [], ""),
-    "sightings removed": (removed("sightings/*"), [], ""),
+    "frequencies removed": (removed("frequencies/*"), [], ""),
     "dense halved": (halved("dense/dense.safetensors"), [], ""),
     "dense optimizer removed": (removed("dense/dense_optimizer.safetensors"), [], ""),
     "scores removed": (removed("record/*"), [], ""),

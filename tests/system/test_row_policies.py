@@ -34,7 +34,7 @@ def test_a_resumed_run_goes_on_with_the_counts(straight: JobResult, tmp_path: Pa
     shutil.copytree(straight.run_dir, run_dir)
     for step in (50, 60):
         shutil.rmtree(checkpoint_folder(run_dir / CHECKPOINTS, step))
-    assert list((run_dir / CHECKPOINTS / "step-25" / "sightings").iterdir())
+    assert list((run_dir / CHECKPOINTS / "step-25" / "frequencies").iterdir())
     ended = persia("resume", run_dir, "cluster.embedding_servers=3", "train.steps=60")
     assert ended.exit_code == 0, ended.output
     assert training(run_dir) == training(straight.run_dir)

@@ -4,8 +4,8 @@ import logging
 import time
 from pathlib import Path
 
+from persia_cli.disk import read_private
 from persia_cli.errors import UserError
-from persia_cli.wire.private_file import read_private
 
 log = logging.getLogger(__name__)
 

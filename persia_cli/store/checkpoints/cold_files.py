@@ -22,8 +22,7 @@ from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskFaultError
 from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.table import cold
-from persia_cli.storage.hashed_source import HashedSource
-from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.hashed_files import HashedSource, HashingFile
 from persia_cli.storage.places import Place, reading_stream, writing_file
 from persia_cli.store.checkpoints.frequency_files import frequencies_of
 from persia_cli.store.checkpoints.manifest import require_digest, segment_name

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.table.frequency import WORDS, count_at_last_use, used_lines
-from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.hashed_files import HashingFile
 from persia_cli.storage.places import Place, writing_file
-from persia_cli.store.checkpoints.manifest import SIGHTINGS, Manifest, kind_of, verify
+from persia_cli.store.checkpoints.manifest import FREQUENCIES, Manifest, kind_of, verify
 from persia_cli.store.checkpoints.record_batches import arrow_numbers, file_name, record_batches
 from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.row_store import RowStore
@@ -94,7 +94,7 @@ def load_frequencies(shard: Shard, folder: Place, manifest: Manifest) -> None:
     """
     counting = [store for store in shard.stores if store.index.sketch.size]
     for file in manifest.files:
-        if kind_of(file) != SIGHTINGS or not counting:
+        if kind_of(file) != FREQUENCIES or not counting:
             continue
         path = folder / file.folder / file.name
         verify(path, file)

@@ -21,8 +21,8 @@ from persia_cli.control.position import TrainingData
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
 from persia_cli.storage.checked_json import checked, read_checked
+from persia_cli.storage.hashed_files import read_ahead
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
-from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.checkpoints.saved import Count, Positive, Record, SavedFile
 from persia_cli.store.layout import DENSE_TABLE
 
@@ -33,7 +33,7 @@ EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
 COLD = "cold"
 """Subfolder with the rows that were not in memory: segments of logs, and a list of those of each file of rows."""
-SIGHTINGS = "sightings"
+FREQUENCIES = "frequencies"
 """Subfolder with the frequencies of ids without a row."""
 CHUNK_BYTES = 2**22
 

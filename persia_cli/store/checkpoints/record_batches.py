@@ -12,8 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.storage.hashed_source import HashedSource
-from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.hashed_files import HashedSource, HashingFile
 from persia_cli.storage.places import Place, reading_stream, writing_file
 from persia_cli.store.checkpoints.manifest import require_digest
 from persia_cli.store.checkpoints.saved import SavedFile, SavedRows

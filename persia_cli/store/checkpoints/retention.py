@@ -32,7 +32,7 @@ BEST = "best.json"
 """Name of the file, in the folder of checkpoints, that names the best one."""
 
 
-class BestNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BestPointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of that file: the step of the best checkpoint, and its value of the metric that chose it."""
 
     step: int
@@ -41,7 +41,7 @@ class BestNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 # Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
-_BEST_DECODER = msgspec.json.Decoder(BestNote)
+_BEST_DECODER = msgspec.json.Decoder(BestPointer)
 
 
 class Retention:
@@ -55,8 +55,8 @@ class Retention:
         self._checkpoints, self._keep = checkpoints, keep
         best = best_checkpoint(checkpoints)
         self._best = step_of(best) if best else None
-        self._unnoted: BestNote | None = None
-        """The note of a best checkpoint that has not been written yet."""
+        self._unwritten: BestPointer | None = None
+        """The pointer to a best checkpoint that has not been written yet."""
         triggers = {step: _trigger_of(checkpoint_folder(checkpoints, step)) for step in finished_steps(checkpoints)}
         self._regular = {step for step, trigger in triggers.items() if trigger not in (None, "best", "end")}
         # The checkpoint that an earlier start saved at its end is never removed.
@@ -73,10 +73,10 @@ class Retention:
         if trigger not in ("best", "end"):
             self._regular.add(step)
         if best is not None:
-            self._unnoted = BestNote(step, best.metric, best.value)
-        if self._unnoted is not None:
-            write_checked(self._checkpoints / BEST, self._unnoted)
-            self._best, self._unnoted = self._unnoted.step, None
+            self._unwritten = BestPointer(step, best.metric, best.value)
+        if self._unwritten is not None:
+            write_checked(self._checkpoints / BEST, self._unwritten)
+            self._best, self._unwritten = self._unwritten.step, None
         doomed = superfluous(self._saved, self._best, self._keep, self._regular)
         for old in removable(self._checkpoints, doomed):
             self._saved.remove(old)

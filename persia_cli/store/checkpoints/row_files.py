@@ -17,7 +17,7 @@ from persia_cli.errors import CheckpointError
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.cold_files import save_cold
 from persia_cli.store.checkpoints.frequency_files import Sketch, frequencies_of, frequency_file
-from persia_cli.store.checkpoints.manifest import COLD, SIGHTINGS
+from persia_cli.store.checkpoints.manifest import COLD, FREQUENCIES
 from persia_cli.store.checkpoints.record_batches import (
     FREQUENCY,
     arrow_numbers,
@@ -47,7 +47,7 @@ def write_portions(
 ) -> list[SavedFile]:
     """Write a snapshot: one file of rows per feature group, into `directory`; the files are on disk when this returns.
 
-    The sketch of a group that has one is written to a file in the sibling folder SIGHTINGS.
+    The sketch of a group that has one is written to a file in the sibling folder FREQUENCIES.
 
     `portions` returns the rows of a group, in order; it is called for one group after the other. The rows of `cold`,
     the cuts of each store's cold log, are written to the sibling folder COLD. Call `on_rows` with the number of rows of
@@ -58,7 +58,7 @@ def write_portions(
     for store in shard.stores:
         if not len(store.partitions):
             continue
-        with frequency_file(store, directory.parent / SIGHTINGS, saved) as write_lines:
+        with frequency_file(store, directory.parent / FREQUENCIES, saved) as write_lines:
             of_group = _with_lines(portions(store.group.number), write_lines)
             saved.append(_save_group(shard, store, of_group, directory, on_rows))
     # Last, since portions of the snapshot hold up look-ups until they are taken.

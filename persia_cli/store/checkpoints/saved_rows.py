@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from persia_cli import disk
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.rows import hashing
+from persia_cli.storage.hashed_files import read_ahead
 from persia_cli.storage.places import Place
-from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.checkpoints.cold_files import cold_batches
 from persia_cli.store.checkpoints.manifest import Manifest, verify
 from persia_cli.store.checkpoints.record_batches import (

@@ -9,7 +9,7 @@ import pytest
 
 from persia_cli.observe.journal import EVENTS
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, write_checked
-from persia_cli.store.checkpoints.retention import BEST, BestNote
+from persia_cli.store.checkpoints.retention import BEST, BestPointer
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     run = tmp_path / "run-20"
     for step in STEPS[:-1]:
         shutil.move(tmp_path / f"run-{step}" / CHECKPOINTS / f"step-{step}", run / CHECKPOINTS)
-    write_checked(run / CHECKPOINTS / BEST, BestNote(6, "auc", 0.7))
+    write_checked(run / CHECKPOINTS / BEST, BestPointer(6, "auc", 0.7))
     (run / CHECKPOINTS / "step-30.partial").mkdir()
     (run / CHECKPOINTS / "step-30.partial" / "half").write_bytes(bytes(500))
     return run

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from xxhash import xxh128
 
 from persia_cli.storage import hashing_file, local_files
-from persia_cli.storage.blocks import HUGE_PAGE, BlockPool
-from persia_cli.storage.hashing_file import HashingFile
-from persia_cli.storage.local_files import LocalSource, open_directly
+from persia_cli.storage.hashed_files import HashingFile
+from persia_cli.storage.local_files import HUGE_PAGE, BlockPool, LocalSource, open_directly
 from persia_cli.storage.places import reading_stream, writing_file
 
 BLOCK = 8192

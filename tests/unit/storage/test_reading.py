@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 from xxhash import xxh128
 
-from persia_cli.storage.hashed_source import HashedSource
-from persia_cli.storage.reading_ahead import read_ahead
+from persia_cli.storage.hashed_files import HashedSource, read_ahead
 
 
 def numbers(stop: int, closed: list[str], error: Exception | None = None) -> Iterator[int]:

@@ -170,7 +170,7 @@ def test_another_capacity_never_counts_less(tmp_path, capacity):
 def test_a_damaged_file_of_counts_is_refused(tmp_path):
     shard = trained(layout(500, 4, min_count=2))
     _, files = saved(shard, tmp_path)
-    path = tmp_path / "sightings" / files[0].name
+    path = tmp_path / "frequencies" / files[0].name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

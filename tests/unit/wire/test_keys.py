@@ -93,7 +93,7 @@ READ = """
 import sys
 from pathlib import Path
 from persia_cli.errors import UserError
-from persia_cli.wire.private_file import read_private
+from persia_cli.disk import read_private
 try:
     print(read_private(Path(sys.argv[1]), "the secret"))
 except UserError as error:

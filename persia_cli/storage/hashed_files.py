@@ -1,14 +1,15 @@
-"""A file with a checksum of the written bytes."""
+"""Files whose checksums are computed while they are read or written, each byte once, with threads that work ahead."""
 
 import io
 from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from xxhash import xxh128
 
-from persia_cli.storage.blocks import Block, new_block
+from persia_cli.storage.local_files import Block, new_block
 
 BLOCK_BYTES = 2**22
 """Size of the pieces, all but the last, that are written and hashed."""
@@ -78,3 +79,59 @@ class HashingFile(io.RawIOBase):
 
     def tell(self) -> int:
         return self.nbytes
+
+
+# Read
+
+REST_BYTES = 2**22
+"""Size of the parts in which the rest of a file is read."""
+
+
+class HashedSource(io.RawIOBase):
+    """A file that is read once, from its begin to its end; call `finish` after the last `read` that is needed.
+
+    The XXH128 checksum covers exactly the bytes that were used, and each byte is read from the disk once.
+    """
+
+    def __init__(self, source: Any, on_bytes: Callable[[int], None]) -> None:
+        """Wrap a stream that has `read`; `on_bytes` is called with the size of each part."""
+        self._source, self._on_bytes = source, on_bytes
+        self._digest = xxh128()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> Any:
+        """Return so many bytes, fewer only at the end of the file; the rest of the file if `size` is negative."""
+        content = self._source.read(size)
+        while 0 < len(content) < size and (more := self._source.read(size - len(content))):
+            content = b"".join((content, more))
+        self._digest.update(content)
+        self._on_bytes(len(content))
+        return content
+
+    def finish(self) -> str:
+        """Read the rest, and return the XXH128 checksum of the whole file."""
+        while self.read(REST_BYTES):
+            pass
+        return self._digest.hexdigest()
+
+
+Item = TypeVar("Item")
+
+
+def read_ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
+    """Yield the items of an iterator; another thread reads the next one while the last one is used.
+
+    So at most two are in memory. Errors of the iterator are raised here. A generator is closed at the end.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="reading") as thread:
+        following = thread.submit(next, items, None)
+        try:
+            while (item := following.result()) is not None:
+                following = thread.submit(next, items, None)
+                yield item
+        finally:
+            following.exception()
+            if close := getattr(items, "close", None):
+                close()
