@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh128
 
-from persia_cli.storage import hashing_file, local_files
+from persia_cli.storage import hashed_files, local_files
 from persia_cli.storage.hashed_files import HashingFile
 from persia_cli.storage.local_files import HUGE_PAGE, BlockPool, LocalSource, open_directly
 from persia_cli.storage.places import reading_stream, writing_file
@@ -24,7 +24,7 @@ FOLDERS = [Path(gettempdir()), Path("/dev/shm")]
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing_file, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(hashed_files, "BLOCK_BYTES", BLOCK)
     monkeypatch.setattr(local_files, "MIN_SHARED_BYTES", 8192)
     monkeypatch.setattr(local_files, "BEYOND_BYTES", 4096)
 
