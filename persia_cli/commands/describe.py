@@ -19,8 +19,7 @@ from persia_cli.engines.key_files import key_file_of, needs_keys
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
-from persia_cli.plan.length import epoch_steps, evaluation_interval
-from persia_cli.plan.spent_schedules import spent_schedules, unreached
+from persia_cli.plan.length import epoch_steps, evaluation_interval, spent_schedules, unreached
 from persia_cli.store.cold.geometry import log_memory, rows_on_disk
 
 MAX_NAMES = 8

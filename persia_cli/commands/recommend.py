@@ -51,7 +51,7 @@ def recommend(
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import find_model
-    from persia_cli.plan.network import require_two_sides
+    from persia_cli.plan.checks import require_two_sides
     from persia_cli.retrieval.approximate import require_faiss
     from persia_cli.retrieval.known_items import read_items
     from persia_cli.retrieval.lists import ItemLists, users_in

@@ -1,4 +1,4 @@
-"""The meaning of exit codes, and the limit: how often and how soon a replica or the whole job may be started again."""
+"""The meaning of exit codes: which dead process may be replaced, how often and how soon."""
 
 import signal
 from collections import defaultdict, deque
@@ -12,12 +12,30 @@ MAX_WAIT_S = 30.0
 NEVER_AGAIN = (UserError.exit_code, PreemptedError.exit_code)
 """Exit codes after which a new process would end in the same way: a user's mistake, and a job that was saved."""
 
+RESTARTED = ("embedding-worker", "data-loader")
+"""Roles whose replicas get a new process after any death."""
+
+WITH_MEMORY = "embedding-server"
+"""The role whose memory outlives its process."""
+
+TRUSTED = (-signal.SIGKILL, -signal.SIGTERM)
+"""Ends by a signal from outside, after which the memory of a process is intact.
+
+A role takes SIGTERM as the order to save and end the job, so this signal kills it only before it handles signals.
+"""
 
 SILENT = "was killed, since it was silent"
 """A phrase for the death of a process that the coordinator has killed."""
 
 LOST_WITH_SUPERVISOR = -signal.SIGHUP
 """The exit code of a process that was killed together with the supervisor that held its memory."""
+
+
+def may_be_replaced(role: str, exit_code: int, memory_is_retained: bool) -> bool:
+    """Return whether a new process may follow one that ended in this way; RestartPolicy limits how often."""
+    if role == WITH_MEMORY:
+        return memory_is_retained and exit_code in TRUSTED
+    return role in RESTARTED and exit_code not in NEVER_AGAIN
 
 
 def killed_by(number: int) -> str:

@@ -10,7 +10,7 @@ from persia_cli.cost.measurements import Measurements, step_size
 from persia_cli.cost.model import FLOPS_PER_WEIGHT, NN, SERVER, TERMS, RoleCosts, StepSize, all_reduce_bytes, traffic
 from persia_cli.errors import UserError
 from persia_cli.plan.dense import dense_bytes
-from persia_cli.plan.embedding import embedding_layout, require_places
+from persia_cli.plan.embedding import embedding_layout, require_limits
 from persia_cli.store.layout import MAX_ROWS, EmbeddingLayout
 
 GPU_EFFICIENCY = 0.25
@@ -238,7 +238,7 @@ def predict(
     Raise ConfigError for a layout that servers cannot hold, UserError for a speed that no number of replicas reaches.
     """
     layout = embedding_layout(run)
-    require_places(layout, run.cluster.embedding_servers)
+    require_limits(layout, run.cluster.embedding_servers)
     site = Site(run, weights, measured, measured.costs(), machines.machines, layout)
     limits = site.limits()
     speed = next(iter(limits.values()))

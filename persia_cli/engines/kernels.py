@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from persia_cli.kernels.toolchain.cache import cache_folder, can_cache, is_cached, is_ready
 from persia_cli.kernels.toolchain.needs import COLD_ROWS, SAVING, SCORING, SERVER, WORKER, pooling_needs, training_needs
 from persia_cli.observe.journal import EVENTS, Journal
-from persia_cli.plan.job import JobPlan
-from persia_cli.plan.replacement import retains_memory
+from persia_cli.plan.job import JobPlan, retains_memory
 
 
 def job_needs(plan: JobPlan) -> list[str]:

@@ -33,8 +33,7 @@ from persia_cli.errors import (
     RoleError,
     UserError,
 )
-from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
-from persia_cli.plan.replacement import retains_memory
+from persia_cli.plan.job import COORDINATOR, JobPlan, Replica, retains_memory
 from persia_cli.roles.start import default_address
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from persia_cli.control.restarts import ended_how
+from persia_cli.control.restarts import TRUSTED, WITH_MEMORY, ended_how, may_be_replaced
 from persia_cli.disk import writing
 from persia_cli.engines.handed_over import descriptors
 from persia_cli.engines.job import SIGNALLED
@@ -21,7 +21,6 @@ from persia_cli.engines.role_options import RoleOptions
 from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
 from persia_cli.plan.job import COORDINATOR
-from persia_cli.plan.replacement import TRUSTED, WITH_MEMORY, may_be_replaced
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of

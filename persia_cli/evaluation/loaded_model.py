@@ -15,8 +15,8 @@ from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
 from persia_cli.model.calibration import calibrate, factors_of
 from persia_cli.model.outputs import split_output
+from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.checkpoints.manifest import calibration_of, read_manifest, verified_folder

@@ -10,8 +10,8 @@ from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
 from persia_cli.evaluation.loaded_model import load_network
+from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
 from persia_cli.store.checkpoints.manifest import read_manifest

@@ -1,7 +1,11 @@
-"""The columns of a run's samples, whether they are read from files or generated."""
+"""The columns of a run's samples, read from files or generated, and the shape of the network's input."""
+
+from dataclasses import replace
 
 from persia_cli.config.schema import Bpr, InBatchSoftmax, Model, ParquetDataset, Run, SasRec, SparseFeature, TwoTower
 from persia_cli.errors import ConfigError
+from persia_cli.model.shape import FeatureShape, InputShape
+from persia_cli.store.layout import EmbeddingLayout
 
 
 def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
@@ -61,3 +65,21 @@ def items_of(model: Model) -> tuple[str, ...]:
 def label_names(run: Run) -> tuple[str, ...]:
     """Return the name of each task's label."""
     return run.dataset.label_names
+
+
+def input_shape(run: Run, layout: EmbeddingLayout) -> InputShape:
+    """Return the input shape of the run's network."""
+    uncertainty = run.train.task_weights == "uncertainty"
+    shape = InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)), uncertainty)
+    for loss in run.losses:
+        if isinstance(loss, InBatchSoftmax) and loss.correction == "log_q":
+            return replace(shape, item_buckets=loss.correction_buckets, item_rate=loss.correction_rate)
+    return shape
+
+
+def feature_shapes(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:
+    """Return the sparse features as the network sees them, in the order of the data set."""
+    dims = {group.number: group.dim for group in layout.groups}
+    return tuple(
+        FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length, spec.table) for spec in layout.features
+    )

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from persia_cli.config.schema import Run, Table
 from persia_cli.config.schema.embedding import ROUNDING, Frequent
 from persia_cli.errors import ConfigError
-from persia_cli.plan.capacity import CapacityRequest, divide
-from persia_cli.plan.cold import disk_space
+from persia_cli.plan.capacity import CapacityRequest, disk_space, divide
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
 from persia_cli.store.cold.geometry import MAX_RECORDS, geometries, log_memory
@@ -93,7 +92,7 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
     )
 
 
-def require_places(layout: EmbeddingLayout, servers: int) -> None:
+def require_limits(layout: EmbeddingLayout, servers: int) -> None:
     """Raise ConfigError for more tables than a job can have, or more rows of a group than a server can number."""
     if len(layout.tables()) > MAX_TABLES:
         raise ConfigError(f"dataset.sparse reads {len(layout.tables()):,} tables; a job has at most {MAX_TABLES:,}")

@@ -22,18 +22,16 @@ from persia_cli.control.phases import (
     schedule,
 )
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, TrainingData
+from persia_cli.control.restarts import WITH_MEMORY
 from persia_cli.errors import ConfigError, DataError
-from persia_cli.plan.base_rate import with_base_rate
-from persia_cli.plan.cold import require_disks
+from persia_cli.plan.capacity import require_disks
+from persia_cli.plan.checks import check_settings, require_network
 from persia_cli.plan.columns import has_query_ids, require_equal_kinds, trains_on_queries
-from persia_cli.plan.embedding import embedding_layout, require_places
-from persia_cli.plan.labels import require_labels
+from persia_cli.plan.embedding import embedding_layout, require_limits
+from persia_cli.plan.labels import require_labels, with_base_rate
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
-from persia_cli.plan.network import require_network
 from persia_cli.plan.settled import settled
 from persia_cli.plan.split_line import split_line
-from persia_cli.plan.trace_steps import traced_steps
-from persia_cli.plan.training import check_settings
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.credentials import printable
@@ -234,6 +232,12 @@ def job_batches(run: Run, job: Job) -> JobBatches:
     return JobBatches(grids, job.steps, ranks)
 
 
+def retains_memory(run: Run, job: Job, role: str) -> bool:
+    """Return whether the memory of a replica outlives its process."""
+    private = run.cluster.kind == "embedded" or bool(job.benchmark and job.benchmark.private_memory)
+    return role == WITH_MEMORY and not private
+
+
 def plan_job(
     run: Run,
     facts: "DatasetFacts",
@@ -290,7 +294,7 @@ def plan_job(
         trace_first=first,
         trace_last=last,
     )
-    require_places(layout, run.cluster.embedding_servers)
+    require_limits(layout, run.cluster.embedding_servers)
     require_disks(run, run_dir)
     require_network(run, layout)
     return JobPlan(run=run, facts=facts, job=job, replicas=all_replicas(run), layout=layout)
@@ -302,6 +306,16 @@ def _warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
     from persia_cli.plan.warm_sources import plan_warm_start  # needs pyarrow
 
     return plan_warm_start(run, layout)
+
+
+def traced_steps(wanted: tuple[int, int] | None, steps: int) -> tuple[int, int]:
+    """Return the requested steps [first, last) within a training of so many; raise ConfigError if it has none."""
+    if wanted is None or not steps:
+        return 0, 0
+    first, last = wanted
+    if first >= steps:
+        raise ConfigError(f"train.trace_steps=[{first},{last}]: the training has the steps 0 to {steps - 1} only")
+    return first, min(last, steps)
 
 
 def check_extras(run: Run) -> None:

@@ -1,11 +1,15 @@
-"""Checks of the labels and weights of a data set before a training or an evaluation begins."""
+"""The labels and weights of a data set before a training or an evaluation: their checks, and their base rates."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
 from persia_cli.errors import DataError
-from persia_cli.metric import AUC, is_of_retrieval, keys_of
+from persia_cli.metric import AUC, Link, is_of_retrieval, keys_of
+from persia_cli.model.requirements import require_fit
+from persia_cli.plan.columns import input_shape
+from persia_cli.plan.embedding import embedding_layout
 
 if TYPE_CHECKING:
     from persia_cli.data.read.facts import DatasetFacts
@@ -13,6 +17,12 @@ if TYPE_CHECKING:
 
 _TWO_CLASSES = (AUC, "gauc", "ne")
 """Metrics that need positive and negative samples."""
+_OUTPUTS: Mapping[Link, Callable[[float], float]] = {
+    "logistic": lambda mean: math.log(mean) - math.log1p(-mean),
+    "identity": lambda mean: mean,
+    "exp": math.log,
+}
+"""The output of a network that predicts a mean: the inverse of each link."""
 
 
 def require_labels(run: Run, facts: "DatasetFacts", trains: bool) -> None:
@@ -117,3 +127,33 @@ def _without_weight(run: Run, samples: str) -> str:
         f"all {samples} samples weigh 0 in column {column}, which dataset.weight names; correct it, or leave "
         "dataset.weight out"
     )
+
+
+def with_base_rate(run: Run) -> Run:
+    """Return the run with numbers in place of `model.output_bias=base_rate`: the outputs that predict labels' means.
+
+    The means are over the training rows, by their weights if they have any. Their labels are read for it once per
+    training, whose configuration then has the numbers. Raise DataError if no output predicts a mean, and ConfigError
+    for a network without such a bias.
+    """
+    if run.model.output_bias != "base_rate":
+        return run
+    require_fit(run.model, input_shape(run, embedding_layout(run)))
+    from persia_cli.data.read.label_means import label_means  # needs pyarrow
+
+    means = label_means(run.dataset, run.seed, run.links, isinstance(run.model, Esmm))
+    outputs = []
+    for (name, link), mean in zip(run.links.items(), means, strict=True):
+        if mean is None:
+            raise DataError(
+                f"model.output_bias=base_rate: label {name} is null, or the weight 0, in all training rows, so it has "
+                "no base rate; correct the data, or leave model.output_bias out"
+            )
+        try:
+            outputs.append(_OUTPUTS[link](mean))
+        except ValueError:
+            raise DataError(
+                f"model.output_bias=base_rate: label {name} is {mean:g} in all training rows, which no network "
+                "predicts; correct the label, or leave model.output_bias out"
+            ) from None
+    return run.model_copy(update={"model": run.model.model_copy(update={"output_bias": tuple(outputs)})})

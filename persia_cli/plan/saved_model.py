@@ -5,8 +5,8 @@ from typing import Any
 
 from persia_cli.config.schema import ParquetDataset, Run, Table
 from persia_cli.errors import CheckpointError, ConfigError, DataError, count
+from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.store.checkpoints.manifest import SavedTable
 from persia_cli.store.cold.geometry import rows_on_disk
 from persia_cli.store.layout import EmbeddingLayout

@@ -11,8 +11,8 @@ from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
+from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.rehearsal.refusal import answer
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import verified_folder

@@ -13,8 +13,8 @@ from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.rehearsal.refusal import answer
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.training.graphs.blocks import step_bytes

@@ -9,7 +9,7 @@ import numpy as np
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
 from persia_cli.errors import UserError
-from persia_cli.plan.network import require_two_sides
+from persia_cli.plan.checks import require_two_sides
 from persia_cli.retrieval.approximate import ApproximateMetrics, require_faiss, search
 from persia_cli.retrieval.question import SAMPLES, Progress, Question, ask
 from persia_cli.retrieval.ranking import Floats, ranks_of, retrieval_metrics

@@ -13,9 +13,8 @@ from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.build import build_model
 from persia_cli.model.calibration import Factors, factors_of
 from persia_cli.observe.trace import Trace
-from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.columns import dense_count, input_shape, label_names
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place

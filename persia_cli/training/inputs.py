@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.model.shape import FeatureShape
-from persia_cli.plan.network import feature_shapes
+from persia_cli.plan.columns import feature_shapes
 from persia_cli.store.layout import EmbeddingLayout, Wire
 from persia_cli.wire.messages import GroupRows
 

@@ -17,8 +17,8 @@ from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
+from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.training.device import Copier, autocast, device_of, prepare_torch
 from persia_cli.training.loss import Objective, with_auxiliary
 from persia_cli.training.optimizer import LearningRate, dense_optimizer

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from persia_cli.control.membership import Member
-from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, SILENT, RestartPolicy, ended_how
+from persia_cli.control.restarts import (
+    LOST_WITH_SUPERVISOR,
+    NEVER_AGAIN,
+    SILENT,
+    WITH_MEMORY,
+    RestartPolicy,
+    ended_how,
+    may_be_replaced,
+)
 from persia_cli.errors import RoleError, WireError
-from persia_cli.plan.replacement import WITH_MEMORY, may_be_replaced
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.wire.job_messages import Beat, Change, Death, Verdict

@@ -11,8 +11,7 @@ from persia_cli.data.read.vectors import VectorColumns, read_vectors
 from persia_cli.errors import RoleError
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import Job
-from persia_cli.plan.replacement import retains_memory
+from persia_cli.plan.job import Job, retains_memory
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.checkpoints.frequency_files import load_frequencies

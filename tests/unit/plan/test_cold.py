@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from persia_cli.config.schema import Run
 from persia_cli.engines.resources import rows_of_server
 from persia_cli.errors import CheckpointError, ConfigError
-from persia_cli.plan.cold import require_disks
-from persia_cli.plan.embedding import embedding_layout, require_places
+from persia_cli.plan.capacity import require_disks
+from persia_cli.plan.embedding import embedding_layout, require_limits
 from persia_cli.plan.saved_model import require_space
 from persia_cli.store.checkpoints.manifest import SavedTable
 from persia_cli.store.cold.geometry import geometries, log_memory, rows_on_disk
@@ -104,9 +104,9 @@ def test_too_little_space_is_refused(settings: dict[str, Any], key: str) -> None
 def test_more_rows_than_an_index_can_number_are_refused() -> None:
     layout = embedding_layout(made())
     layout = replace(layout, groups=(replace(layout.groups[0], cold_bytes=2**40),))
-    require_places(layout, 64)
+    require_limits(layout, 64)
     with pytest.raises(ConfigError, match=r"embedding\.cold\.size"):
-        require_places(layout, 1)
+        require_limits(layout, 1)
 
 
 def test_the_least_size_that_is_named_is_enough() -> None:

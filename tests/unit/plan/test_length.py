@@ -9,8 +9,7 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
-from persia_cli.plan.length import MAX_ROWS, USERS
-from persia_cli.plan.spent_schedules import spent_schedules, unreached
+from persia_cli.plan.length import MAX_ROWS, USERS, spent_schedules, unreached
 from tests.support.runs import SGD, make_facts, make_run
 
 ROWS = 100

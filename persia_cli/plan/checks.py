@@ -1,11 +1,14 @@
-"""Checks of a training for settings that are valid separately, but together prevent learning."""
+"""Checks of a run's settings that are valid separately: its network, its data and the ranks must fit each other."""
 
 from collections.abc import Iterator
 
 from persia_cli.config.schema import AsyncMode, Bpr, Branches, Esmm, InBatchSoftmax, Pairwise, Poisson, Run
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError
+from persia_cli.model.requirements import require_fit
+from persia_cli.plan.columns import input_shape, items_of
 from persia_cli.plan.split_line import split_line
+from persia_cli.store.layout import EmbeddingLayout
 
 
 def check_settings(run: Run, eval_rows: int) -> None:
@@ -21,7 +24,7 @@ def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
         for key, metric in run.judging_metrics.items():
             yield f"{key}={metric} compares evaluations during training; set eval.every_epochs=1"
     if not eval_rows and run.eval.retrieval:
-        yield f"eval.retrieval is of evaluation samples{split_line(run, 'eval')}"
+        yield f"eval.retrieval needs evaluation samples, and the data set has none{split_line(run, 'eval')}"
     for name, table in run.embedding.tables.items():
         if not table.trainable and run.init_from is None:
             yield (
@@ -37,8 +40,8 @@ def _of_losses(run: Run) -> Iterator[str]:
         given = f"train.losses.{name}.kind={loss.kind}"
         if run.model.output_bias == "base_rate" and isinstance(loss, Pairwise | Bpr):
             yield (
-                f"model.output_bias=base_rate begins where the mean of each label is predicted, and {given} learns "
-                "differences between outputs alone, which no bias changes; leave model.output_bias out"
+                f"model.output_bias=base_rate has no effect with {given}, which only compares outputs; leave "
+                "model.output_bias out"
             )
         if isinstance(run.model, Esmm) and loss.LINK != "logistic":
             yield (
@@ -81,3 +84,33 @@ def _normalising(run: Run) -> str | None:
         return "model.norm=batch"
     activations = model.activation if isinstance(model.activation, tuple) else (model.activation,)
     return "model.activation=dice" if "dice" in activations else None
+
+
+def require_network(run: Run, layout: EmbeddingLayout) -> None:
+    """Raise ConfigError if the run's network cannot be built on its features, or cannot be trained by its ranks."""
+    require_fit(run.model, input_shape(run, layout))
+    if any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
+        require_two_sides(run, "train.losses: kind=in_batch_softmax")
+    if run.eval.retrieval is not None:
+        require_two_sides(run, "eval.retrieval")
+    for loss in run.losses:
+        correcting = isinstance(loss, InBatchSoftmax) and loss.correction == "log_q"
+        if correcting and isinstance(run.mode, AsyncMode) and run.cluster.nn_workers > 1:
+            raise ConfigError(
+                "train.losses: with mode.kind=async each NN worker would count only the items of its own batches; use "
+                "correction=none, cluster.nn_workers=1 or another mode"
+            )
+    if isinstance(run.mode, AsyncMode) and run.train.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"train.device={run.train.device}: with mode.kind=async dense weights are only on the cpu; "
+            "use train.device=cpu, or another mode"
+        )
+
+
+def require_two_sides(run: Run, what: str) -> None:
+    """Raise ConfigError if the run's network has no vectors of users and items, which `what` needs."""
+    if not items_of(run.model):
+        raise ConfigError(
+            f"{what} needs a network with a vector of the user and one of the item, and "
+            f"model.kind={run.model.kind} has none; use model.kind=two_tower or model.kind=sasrec"
+        )
