@@ -8,8 +8,8 @@ from typing import Any
 from typer.main import get_command
 
 from persia_cli.commands.completion import TABLE
+from persia_cli.config.overrides import quoted
 from persia_cli.config.schema import Run
-from persia_cli.config.words import quoted
 from persia_cli.main import app
 from scripts.reference_config import MAX_BYTES, SIZES
 from scripts.reference_examples import ABSENT, example_of

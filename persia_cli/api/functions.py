@@ -110,8 +110,8 @@ def _claimed(conf: Conf, folder: str | os.PathLike[str] | None) -> Path:
 
 def _words(conf: Conf, words: tuple[str, ...], data: Any, place: Path) -> list[str]:
     """Return the settings of a training; a configuration and data in memory are written to its run directory."""
-    from persia_cli.config.offers import groups
-    from persia_cli.config.words import quoted
+    from persia_cli.config.available import groups
+    from persia_cli.config.overrides import quoted
     from persia_cli.engines.job import GIVEN
 
     path = None

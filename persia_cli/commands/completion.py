@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from persia_cli.config import offers
+from persia_cli.config import available
 
 TABLE = Path(__file__).with_name("completion.txt")
 
@@ -69,8 +69,8 @@ def read_table() -> Rows:
 def _settings(current: str, rows: Rows) -> list[str]:
     """Return the settings KEY=VALUE that a word may become, or keys, or groups where keys of several are possible."""
     folders = [Path(each).expanduser() for each in os.environ.get("PERSIA_CONF_DIR", "").split(os.pathsep) if each]
-    choices = {"conf": list(offers.primaries(folders))}
-    choices |= {group: list(names) for group, names in offers.groups(folders).items()}
+    choices = {"conf": list(available.primaries(folders))}
+    choices |= {group: list(names) for group, names in available.groups(folders).items()}
     key, equals, _ = current.partition("=")
     if equals:
         return [f"{key}={value}" for value in choices.get(key) or rows.get(key, ("", []))[1]]

@@ -110,14 +110,14 @@ def list_(
     Of each key the list has its meaning, the type of its value and the default.
     """
     from persia_cli.commands.screen import out, pairs
-    from persia_cli.config import offers
+    from persia_cli.config import available
 
     if prefix is not None:
         _list_keys(prefix)
         return
     folders = conf_dir or []
-    words = {f"conf={name}": file for name, file in offers.primaries(folders).items()}
-    for group, options in offers.groups(folders).items():
+    words = {f"conf={name}": file for name, file in available.primaries(folders).items()}
+    for group, options in available.groups(folders).items():
         words |= {f"{group}={name}": file for name, file in options.items()}
     pairs(out(), {word: _first_comment(file) for word, file in words.items()})
 

@@ -94,24 +94,24 @@ def _form(words: list[str]) -> "FileForm":
     from pydantic import ValidationError
 
     from persia_cli.config.explain import explain
+    from persia_cli.config.overrides import key_and_value, parse_overrides
     from persia_cli.config.schema.dataset import FileForm
-    from persia_cli.config.words import key_and_value, read_words
     from persia_cli.errors import ConfigError
 
     if other := next((word for word in words if not word.startswith(("dataset.format=", "dataset.csv."))), None):
         raise ConfigError(f"{other}: inspect takes dataset.format and the keys of dataset.csv alone")
-    read = read_words(words, [], {})
+    overrides = parse_overrides(words, [], {})
     values: dict[str, Any] = {"csv": {}}
-    for key, value in [*map(key_and_value, read.overrides), *read.replacements.items()]:
+    for key, value in [*map(key_and_value, overrides.hydra), *overrides.replacements.items()]:
         group = values["csv"] if key.startswith("dataset.csv.") else values
         group[key.rpartition(".")[2]] = value
     try:
         form = FileForm.model_validate(values)
     except ValidationError as error:
         mistakes = explain(error, FileForm, values).values()
-        raise ConfigError("\n".join([*read.wrong.values(), *(f"dataset.{each}" for each in mistakes)])) from error
-    if read.wrong:
-        raise ConfigError("\n".join(read.wrong.values()))
+        raise ConfigError("\n".join([*overrides.wrong.values(), *(f"dataset.{each}" for each in mistakes)])) from error
+    if overrides.wrong:
+        raise ConfigError("\n".join(overrides.wrong.values()))
     return form
 
 

@@ -39,7 +39,7 @@ def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json
         "resume": "a resume may change it" if is_changeable(general) else "a resume cannot change it",
     }
     if "[]" not in key and "NAME" not in key.split("."):  # It is the key of one element, which has a value.
-        value, place = _value(values, key), origin(key.partition("[")[0], layers_of(run, words, folders))
+        value, place = _value(values, key), origin(key.partition("[")[0], layers_of(words, folders))
         unset = "nothing, so it has its default" if general in chosen else "nothing: this configuration has no such key"
         if as_json:
             found |= {"value": value, "set_by": place and place._asdict()}

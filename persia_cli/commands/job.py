@@ -15,9 +15,9 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
+from persia_cli.config.overrides import quoted
 from persia_cli.config.schema import ENGINES, ParquetDataset, Run
 from persia_cli.config.schema.base import MOST
-from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.engines.by_kind import engine_of
 from persia_cli.engines.driver_process import forget_driver

@@ -205,12 +205,12 @@ def _output(recipe: "Recipe") -> Path:
 
 def _conf_of(recipe: "Recipe") -> str | None:
     """Return the configuration for a recipe's data: the one in its folder, or the one of its name, if there is one."""
-    from persia_cli.config import offers
+    from persia_cli.config import available
 
     own = recipe.folder / "conf.yaml"
     if own.is_file():
         return str(own)
-    return recipe.name if recipe.name in offers.primaries() else None
+    return recipe.name if recipe.name in available.primaries() else None
 
 
 def _as_path(folder: Path) -> str:

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
+from persia_cli.config.overrides import quoted
 from persia_cli.config.record import CONFIG, write_run
 from persia_cli.config.schema import ENGINES, Run
-from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.engines.job import ROLES, URI, timed
 from persia_cli.errors import UserError

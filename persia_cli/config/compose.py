@@ -16,12 +16,12 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from persia_cli.config import expected, offers, replicas
-from persia_cli.config.broken import broken_file, first_line
+from persia_cli.config import available, expected, replicas
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
 from persia_cli.config.files import BASE, hidden_base, names_a_file, own_name, read_dataset_file, read_primary
+from persia_cli.config.hydra_errors import composition_error, first_line
+from persia_cli.config.overrides import DEFAULT_CONF, Overrides, key_and_value, parse_overrides
 from persia_cli.config.schema import Run
-from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
 from persia_cli.errors import ConfigError
 from persia_cli.shipped import shipped
 from persia_cli.storage.addresses import local_path
@@ -31,7 +31,7 @@ from persia_cli.storage.addresses import local_path
 class ConfigRequest:
     """The arguments of a job, and the primary configuration that they name."""
 
-    read: Words
+    overrides: Overrides
     name: str
     file: Path
     written: Mapping[str, Any]
@@ -41,14 +41,16 @@ class ConfigRequest:
     """Those of the user, which are searched first."""
 
 
-def read_request(words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigRequest:
+def read_request(arguments: Sequence[str], folders: Sequence[Path] = ()) -> ConfigRequest:
     """Read arguments and the primary configuration; raises ConfigError if there is no such configuration."""
-    folders = [*_folder_of_conf(words), *(local_path(folder) for folder in folders)]
+    folders = [*_folder_of_conf(arguments), *(local_path(folder) for folder in folders)]
     _refuse_missing(folders)
-    primaries = offers.primaries(folders)
-    read = read_words(words, list(primaries), {group: list(names) for group, names in offers.groups(folders).items()})
-    wrong = dict(read.wrong)
-    name = Path(read.conf).stem if _is_path(read.conf) else read.conf
+    primaries = available.primaries(folders)
+    overrides = parse_overrides(
+        arguments, list(primaries), {group: list(names) for group, names in available.groups(folders).items()}
+    )
+    wrong = dict(overrides.wrong)
+    name = Path(overrides.conf).stem if _is_path(overrides.conf) else overrides.conf
     if name not in primaries and "conf" not in wrong:
         there = f"; there are {expected.any_of(list(primaries), 'and')}"
         hint = did_you_mean(nearest(name, list(primaries))) or there
@@ -57,17 +59,19 @@ def read_request(words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigRe
         raise ConfigError("\n".join(wrong.values()))
     written = read_primary(primaries[name])
     if "dataset" not in written and written.keys() & {"path", "labels"}:
-        raise ConfigError(f"conf={read.conf}: this file describes a data set; use it as dataset={primaries[name]}")
-    return ConfigRequest(_on_own_files(read, written, primaries), name, primaries[name], written, primaries, folders)
+        raise ConfigError(f"conf={overrides.conf}: this file describes a data set; use it as dataset={primaries[name]}")
+    return ConfigRequest(
+        _on_own_files(overrides, written, primaries), name, primaries[name], written, primaries, folders
+    )
 
 
-def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
+def compose_run(arguments: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     """Compose and check a job from `conf=NAME` and `KEY=VALUE` arguments.
 
     `folders` are the user's, searched before the built-in one. Raises ConfigError naming every mistake, one per line.
     """
-    request = read_request(words, folders)
-    read, wrong = request.read, dict(request.read.wrong)
+    request = read_request(arguments, folders)
+    overrides, wrong = request.overrides, dict(request.overrides.wrong)
     try:
         config = _compose_dataset(request)
     except RecursionError:
@@ -76,15 +80,15 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     OmegaConf.set_struct(config, False)
     replicas.register()
     named = own_name(request.file, request.written)
-    if named is not None and not any(override.startswith("++name=") for override in read.overrides):
+    if named is not None and not any(override.startswith("++name=") for override in overrides.hydra):
         config["name"] = named
-    for key, mapping in read.replacements.items():
+    for key, mapping in overrides.replacements.items():
         OmegaConf.update(config, key, mapping, merge=False, force_add=True)
-        for override in read.overrides:
+        for override in overrides.hydra:
             if override.startswith(f"++{key}."):
                 OmegaConf.update(config, *key_and_value(override), force_add=True)
     values = _plain(config, "", wrong)
-    _delete(values, read.deletions, wrong)
+    _delete(values, overrides.deletions, wrong)
     try:
         run = Run.model_validate(values)
     except ValidationError as error:
@@ -95,12 +99,12 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     return run
 
 
-def _on_own_files(read: Words, written: Mapping[str, Any], primaries: Mapping[str, Path]) -> Words:
+def _on_own_files(overrides: Overrides, written: Mapping[str, Any], primaries: Mapping[str, Path]) -> Overrides:
     """Return the arguments with `dataset=parquet` for a file that describes its own data in place of base's data."""
-    is_chosen = any(override.startswith("dataset=") for override in read.overrides)
+    is_chosen = any(override.startswith("dataset=") for override in overrides.hydra)
     if is_chosen or not _replaces_base_data(written, primaries, 10):
-        return read
-    return replace(read, overrides=("dataset=parquet", *read.overrides))
+        return overrides
+    return replace(overrides, hydra=("dataset=parquet", *overrides.hydra))
 
 
 def _replaces_base_data(written: Mapping[str, Any], primaries: Mapping[str, Path], depth: int) -> bool:
@@ -119,19 +123,19 @@ def _replaces_base_data(written: Mapping[str, Any], primaries: Mapping[str, Path
 def dataset_file(request: ConfigRequest) -> str | None:
     """Return the file that describes the data set, if the arguments, or else the configuration, name one."""
     own = request.written.get("dataset")
-    is_chosen = any(override.startswith("dataset=") for override in request.read.overrides)
-    return request.read.dataset_file or (str(own) if names_a_file(own) and not is_chosen else None)
+    is_chosen = any(override.startswith("dataset=") for override in request.overrides.hydra)
+    return request.overrides.dataset_file or (str(own) if names_a_file(own) and not is_chosen else None)
 
 
 def _compose_dataset(request: ConfigRequest) -> DictConfig:
     """Compose; where the arguments, or the configuration, name a dataset file, use its contents."""
-    name, file, read, folders = request.name, request.file, request.read, request.folders
+    name, file, overrides, folders = request.name, request.file, request.overrides, request.folders
     described = dataset_file(request)
     if described is None and not names_a_file(request.written.get("dataset")):
-        return _compose(name, file, read.overrides, folders)
-    keys = [override for override in read.overrides if override.startswith("++dataset.")]
-    options = [override for override in read.overrides if override.startswith("dataset=")]
-    others = [override for override in read.overrides if override not in (*keys, *options)]
+        return _compose(name, file, overrides.hydra, folders)
+    keys = [override for override in overrides.hydra if override.startswith("++dataset.")]
+    options = [override for override in overrides.hydra if override.startswith("dataset=")]
+    others = [override for override in overrides.hydra if override not in (*keys, *options)]
     config = _compose(name, file, others, folders)
     OmegaConf.set_struct(config, False)
     if described is None:
@@ -154,7 +158,7 @@ def _compose(name: str, file: Path, overrides: Sequence[str], folders: Sequence[
         except RecursionError:
             raise
         except Exception as error:
-            raise ConfigError(broken_file(file, error)) from error
+            raise ConfigError(composition_error(file, error)) from error
 
 
 def _compose_spelled_out(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -240,9 +244,9 @@ def _is_path(conf: str) -> bool:
     return conf.endswith((".yaml", ".yml")) or "/" in conf
 
 
-def _folder_of_conf(words: Sequence[str]) -> list[Path]:
+def _folder_of_conf(arguments: Sequence[str]) -> list[Path]:
     """Return the folder of a configuration given by path; raises ConfigError if there is no such file."""
-    paths = [conf for word in words if (conf := word.removeprefix("conf=")) != word and _is_path(conf)]
+    paths = [conf for argument in arguments if (conf := argument.removeprefix("conf=")) != argument and _is_path(conf)]
     for path in paths:
         if not local_path(path).is_file():
             raise ConfigError(f"conf={path}: there is no such file")

@@ -9,12 +9,11 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from persia_cli.config import offers
+from persia_cli.config import available
 from persia_cli.config.compose import ConfigRequest, dataset_file, has_default, hydra_over, read_request
 from persia_cli.config.explain import spell
 from persia_cli.config.files import own_name
-from persia_cli.config.schema import Run
-from persia_cli.config.words import key_and_value
+from persia_cli.config.overrides import key_and_value
 from persia_cli.storage.addresses import local_path
 
 
@@ -38,9 +37,9 @@ class Layer:
     """True: the values replace the others below their key."""
 
 
-def layers_of(run: Run, words: Sequence[str], folders: Sequence[Path] = ()) -> list[Layer]:
-    """Return the layers of a run that was composed from these arguments, each above those before it."""
-    request = read_request(words, folders)
+def layers_of(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[Layer]:
+    """Return the layers of the configuration that these arguments give, each above those before it."""
+    request = read_request(arguments, folders)
     return [*_files(request), *_arguments(request)]
 
 
@@ -79,12 +78,12 @@ def _files(request: ConfigRequest) -> Iterator[Layer]:
 def _defaults(request: ConfigRequest) -> Iterator[Layer]:
     """Yield the configuration files and options of groups that Hydra composes, in its order."""
     with hydra_over(request.folders):
-        chosen = [word for word in request.read.overrides if not word.startswith("+")]
-        words = [word if has_default(request.name, word) else f"+{word}" for word in chosen]
+        options = [override for override in request.overrides.hydra if not override.startswith("+")]
+        chosen = [option if has_default(request.name, option) else f"+{option}" for option in options]
         loader = GlobalHydra.instance().config_loader()
-        for default in loader.compute_defaults_list(request.name, words, RunMode.RUN).defaults:
+        for default in loader.compute_defaults_list(request.name, chosen, RunMode.RUN).defaults:
             path = default.config_path or ""
-            if (file := offers.file_of(path, request.folders)) is not None:
+            if (file := available.file_of(path, request.folders)) is not None:
                 yield _layer(default.package or "", file, path.replace("/", "=") if path.count("/") == 1 else "")
 
 
@@ -97,12 +96,12 @@ def _layer(prefix: str, file: Path, option: str) -> Layer:
 
 def _arguments(request: ConfigRequest) -> Iterator[Layer]:
     """Yield the layers that arguments have, in the order in which they apply."""
-    for word in request.read.overrides:
-        if word.startswith("++"):
-            yield Layer(*key_and_value(word), word.lstrip("+"))
-    for key, value in request.read.replacements.items():
+    for override in request.overrides.hydra:
+        if override.startswith("++"):
+            yield Layer(*key_and_value(override), override.lstrip("+"))
+    for key, value in request.overrides.replacements.items():
         yield Layer(key, value, f"{key}={spell(value)}", replaces=isinstance(value, dict))
-    for key in request.read.deletions:
+    for key in request.overrides.deletions:
         yield Layer(key, None, f"~{key}", replaces=True)
 
 

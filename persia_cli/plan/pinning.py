@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.resources import PART
+from persia_cli.config.schema.cluster import PART
 from persia_cli.errors import ConfigError
 
 if TYPE_CHECKING:

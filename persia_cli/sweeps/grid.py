@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
-from persia_cli.config import offers
+from persia_cli.config import available
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.schema import EverySplit, ParquetDataset, Run
@@ -252,7 +252,7 @@ class _Fits:
     """Finds the keys below swept groups that each choice of these groups has."""
 
     def __init__(self, axes: Sequence[Axis], folders: Sequence[Path]) -> None:
-        groups = [axis.key for axis in axes if axis.swept and axis.key in offers.groups(folders)]
+        groups = [axis.key for axis in axes if axis.swept and axis.key in available.groups(folders)]
         self._partial = [axis.key for axis in axes if any(axis.key.startswith(f"{group}.") for group in groups)]
         self._folders = folders
         self._there: dict[tuple[str, ...], frozenset[str] | None] = {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.config.offers import groups, primaries
+from persia_cli.config.available import groups, primaries
 from tests.accuracy.gates import Gate, read_gates, run_gate
 from tests.conftest import shared_data
 

@@ -49,8 +49,8 @@ NEVER = (
 ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
-    "hydra": ("config.broken", "sweeps.grid", "config.compose", "config.origin", "config.words"),
-    "omegaconf": ("config.broken", "config.compose", "config.replicas"),
+    "hydra": ("config.hydra_errors", "sweeps.grid", "config.compose", "config.origin", "config.overrides"),
+    "omegaconf": ("config.hydra_errors", "config.compose", "config.replicas"),
     "torch": (
         "model",
         "training",

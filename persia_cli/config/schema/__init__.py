@@ -2,15 +2,27 @@
 
 from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.checkpoint import Checkpoint
-from persia_cli.config.schema.cluster import ENGINES, Cluster, EmbeddedCluster, LocalCluster
+from persia_cli.config.schema.cluster import (
+    ENGINES,
+    Cluster,
+    EmbeddedCluster,
+    HostsCluster,
+    KubernetesCluster,
+    LocalCluster,
+    ProcessReplicas,
+    RayCluster,
+    RoleResources,
+    SlurmCluster,
+    SpreadReplicas,
+    SshHost,
+    Volume,
+)
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.hosts import HostsCluster, SshHost
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
-from persia_cli.config.schema.kubernetes import KubernetesCluster, Volume
 from persia_cli.config.schema.loss import (
     BCE,
     Bce,
@@ -46,12 +58,8 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
-from persia_cli.config.schema.ray import RayCluster
-from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
-from persia_cli.config.schema.resources import RoleResources
 from persia_cli.config.schema.run import EarlyStop, Evaluation, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
-from persia_cli.config.schema.slurm import SlurmCluster
 from persia_cli.config.schema.split import (
     ColumnSplit,
     EvalSplit,

@@ -21,7 +21,7 @@ def refuse_flags(value: Any) -> Any:
 
 
 NUMBER = BeforeValidator(refuse_flags)
-"""The validator of every number of the schema; it comes after the bounds, so that the JSON Schema has these too."""
+"""Rejects booleans. Must follow the bounds, or the JSON Schema loses them."""
 
 CHANGEABLE = object()
 """The mark of a field that a resumed run may change."""

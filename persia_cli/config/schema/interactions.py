@@ -175,7 +175,6 @@ class FinalNet(Perceptrons):
     def _two_blocks_teach(self) -> Self:
         if self.teaching and not self.second:
             raise ValueError(
-                f"teaching={self.teaching:g} is of two blocks that learn from each other; give model.second its "
-                "layers, or set model.teaching=0"
+                f"teaching={self.teaching:g} needs two blocks; give model.second its layers, or set model.teaching=0"
             )
         return self

@@ -346,8 +346,9 @@ class Run(Node):
             for name, link in self.links.items():
                 if link != "logistic":
                     raise ValueError(
-                        f"model.teaching={self.model.teaching:g} is about probabilities, and train.losses.{name}.kind="
-                        f"{self.train.losses[name].kind} predicts a number; set model.teaching=0"
+                        f"model.teaching={self.model.teaching:g} needs labels with probabilities, and "
+                        f"train.losses.{name}.kind={self.train.losses[name].kind} predicts a number; set "
+                        "model.teaching=0"
                     )
         return self
 

@@ -55,7 +55,7 @@ Told = Callable[..., list[str]]
         ("model={kind: dcn_v2, dim: 4, layers: 2, experts: 3, hidden: [5]}", "model: experts are of low rank; give"),
         ("model={kind: finalmlp, dim: 4, first: [9, 8], second: [6], heads: 4}", "model: heads=4 cut the last layer"),
         ("model={kind: din, dim: 4, attend: {item: []}, attention: [8], hidden: [8]}", "model: attend needs a target"),
-        ("model={kind: finalnet, dim: 4, first: [8], teaching: 1}", "model: teaching=1 is of two blocks that learn"),
+        ("model={kind: finalnet, dim: 4, first: [8], teaching: 1}", "model: teaching=1 needs two blocks"),
         ("name=${nowhere}", "name=${nowhere}: cannot be resolved, Interpolation key 'nowhere' not found"),
     ],
 )  # fmt: skip

@@ -11,8 +11,8 @@ from persia_cli.commands.explained_key import explain_key
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.origin import layers_of, origin
+from persia_cli.config.overrides import parse_overrides
 from persia_cli.config.schema import Run
-from persia_cli.config.words import read_words
 from persia_cli.errors import UserError
 from persia_cli.shipped import shipped
 
@@ -52,7 +52,7 @@ def test_the_last_place_has_the_value_of_the_run(shop: str, words: list[str]) ->
     """Of every key with a plain value; a key that no place sets has its default."""
     run = compose_run(words)
     values = run.model_dump(mode="json")
-    layers = layers_of(run, words)
+    layers = layers_of(words)
     set_keys = set()
     for key, field in keys(Run, values):
         value, place = at(values, key), origin(key, layers)
@@ -76,14 +76,14 @@ def test_the_last_place_has_the_value_of_the_run(shop: str, words: list[str]) ->
     ],
 )
 def test_the_last_place_is_named(shop: str, key: str, words: list[str], place: str) -> None:
-    found = origin(key, layers_of(compose_run([shop, *words]), [shop, *words]))
+    found = origin(key, layers_of([shop, *words]))
     assert found is not None
     assert found.place.removeprefix(f"{Path.cwd()}/") == place
 
 
 def test_the_file_of_a_network_is_named() -> None:
     words = ["conf=criteo_x1", "model=fm"]
-    layers = layers_of(compose_run(words), words)
+    layers = layers_of(words)
     network, whole = origin("optimizer.embedding.l2", layers), origin("train.batch_size", layers)
     assert network is not None
     assert network == (f"{shipped('conf') / 'leaderboards' / 'criteo_x1' / 'fm.yaml'}, line 3", 5e-6)
@@ -127,7 +127,7 @@ def test_an_unknown_key_is_answered_with_the_nearest(wrong: str, right: str) -> 
 def test_every_example_can_be_typed() -> None:
     for key, (example, _) in read_table().items():
         if example and " " not in key and "[]" not in key:
-            assert not read_words([f"{key}={example}"], [], {}).wrong
+            assert not parse_overrides([f"{key}={example}"], [], {}).wrong
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
-from persia_cli.config import offers, schema
+from persia_cli.config import available, schema
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import field_expectation, keys
 from persia_cli.config.json_schema import file_schema
@@ -14,7 +14,7 @@ from persia_cli.config.schema import Node, Run
 from persia_cli.config.schema.embedding import Bytes
 
 SCHEMA = file_schema()
-FILES = offers.primaries()
+FILES = available.primaries()
 
 
 def mistakes(text: str) -> list[str]:

@@ -3,15 +3,15 @@
 import pytest
 import yaml
 
-from persia_cli.config import expected, offers
+from persia_cli.config import available, expected
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.schema import CosineSchedule, Optimizer, Run
 from persia_cli.data.read.facts import inspect
 from persia_cli.errors import ConfigError
 
-PRIMARIES = offers.primaries()
-OPTIONS = [f"{group}={name}" for group, options in offers.groups().items() for name in options]
+PRIMARIES = available.primaries()
+OPTIONS = [f"{group}={name}" for group, options in available.groups().items() for name in options]
 
 
 OWN = {
@@ -45,20 +45,20 @@ def test_options_for_own_things_name_what_is_to_be_given(option: str) -> None:
 
 
 def test_every_file_describes_itself() -> None:
-    files = [*PRIMARIES.values(), *(file for options in offers.groups().values() for file in options.values())]
+    files = [*PRIMARIES.values(), *(file for options in available.groups().values() for file in options.values())]
     assert [file for file in files if not file.read_text().startswith("# ")] == []
 
 
 def test_base_spells_every_key() -> None:
     spelled = yaml.safe_load(PRIMARIES["base"].read_text())
-    groups = set(offers.groups())
+    groups = set(available.groups())
     for key in dict(keys(Run)):
         head, _, leaf = key.partition(".")
         if head not in groups and "." not in leaf:
             assert spelled[head] is None or leaf in spelled[head] if leaf else head in spelled, key
 
 
-@pytest.mark.parametrize("kind", offers.groups()["cluster"])
+@pytest.mark.parametrize("kind", available.groups()["cluster"])
 def test_a_cluster_takes_keys_that_its_file_does_not_spell(kind: str) -> None:
     cluster = compose_run(["conf=synthetic", f"cluster={kind}", "cluster.work_timeout_s=7"]).cluster
     assert (cluster.kind, cluster.work_timeout_s) == ("local" if kind == "auto" else kind, 7)
@@ -70,7 +70,7 @@ def test_there_are_not_more_keys_than_a_reader_can_take_in() -> None:
 
 def test_every_optimizer_of_rows_ships_and_its_schedule_takes_single_keys() -> None:
     kinds = set()
-    for option in offers.groups()["optimizer"]:
+    for option in available.groups()["optimizer"]:
         words = ["optimizer.dense.schedule.warmup_steps=5", "optimizer.embedding.schedule.kind=cosine"]
         pair = compose_run([f"optimizer={option}", *words, "optimizer.embedding.schedule.over_steps=9"]).optimizer
         assert (pair.dense.schedule.warmup_steps, pair.embedding.schedule.warmup_steps) == (5, 0)

@@ -60,7 +60,7 @@ def test_only_probabilities_are_taught():
     words = ["conf=adult_income", "model=finalnet", "model.teaching=0.5"]
     compose_run([*words, "train.losses={label: {kind: focal}}"])
     with pytest.raises(
-        ConfigError, match=r"teaching=0.5 is about probabilities, and .*label.kind=mse predicts a number"
+        ConfigError, match=r"teaching=0.5 needs labels with probabilities, and .*label.kind=mse predicts a number"
     ):
         compose_run([*words, "train.losses={label: {kind: mse}}"])
 

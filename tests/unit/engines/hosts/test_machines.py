@@ -10,8 +10,8 @@ import pytest
 from persia_cli.commands.follow import attach, stop
 from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
+from persia_cli.config.overrides import quoted
 from persia_cli.config.schema import HostsCluster, SshHost
-from persia_cli.config.words import quoted
 from persia_cli.data.read.facts import inspect
 from persia_cli.engines.hosts import facts as facts_module
 from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host

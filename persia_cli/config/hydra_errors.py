@@ -9,13 +9,13 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
-from persia_cli.config import expected, offers
+from persia_cli.config import available, expected
 from persia_cli.config.explain import did_you_mean, nearest, spell
 from persia_cli.config.files import read_primary
 from persia_cli.config.schema import Run
 
 
-def broken_file(file: Path, error: Exception) -> str:
+def composition_error(file: Path, error: Exception) -> str:
     """Return a sentence on the reason that a primary configuration, or a file in its defaults, cannot be composed."""
     if isinstance(error, yaml.MarkedYAMLError):
         return _invalid_yaml(file, error)
@@ -25,12 +25,12 @@ def broken_file(file: Path, error: Exception) -> str:
         return f"{file}, or a file in its defaults, is not UTF-8 text"
     unmatched = re.search(r"Could not override '([^']+)'", str(error))
     if unmatched:
-        hint = did_you_mean(nearest(unmatched[1], list(offers.groups())))
+        hint = did_you_mean(nearest(unmatched[1], list(available.groups())))
         return f"{file}: its defaults override '{unmatched[1]}', which is not a config group{hint}"
     if "Cannot merge" in str(error) and (mistakes := _misplaced(file)):
         return "\n".join(mistakes)
     key = getattr(error.__cause__, "full_key", None)
-    return f"{file}: {f'{key}: ' if key else ''}{_in_our_words(first_line(error))}"
+    return f"{file}: {f'{key}: ' if key else ''}{_reworded(first_line(error))}"
 
 
 def _misplaced(file: Path) -> list[str]:
@@ -67,7 +67,7 @@ def _wrong_containers(values: Mapping[str, Any]) -> list[str]:
     return [sentence for path, sentence in wrong.items() if path not in right]
 
 
-def _in_our_words(text: str) -> str:
+def _reworded(text: str) -> str:
     """Return Hydra's message about a file as text for users who do not know Hydra."""
     if re.search(r"Cannot merge \w+ with \w+", text):
         return "one file has a list where another has keys with values; write both the same way"
@@ -94,7 +94,7 @@ def _invalid_yaml(file: Path, error: yaml.MarkedYAMLError) -> str:
 def _missing_file(file: Path, error: MissingConfigException) -> str:
     missing = error.missing_cfg_file or ""
     group, _, option = missing.rpartition("/")
-    choices = list(offers.groups().get(group, {}) if group else offers.primaries())
+    choices = list(available.groups().get(group, {}) if group else available.primaries())
     right = nearest(option, choices)
     hint = did_you_mean(f"{group}/{right}".lstrip("/") if right else None)
     if missing.startswith("dataset/") and missing.endswith((".yaml", ".yml")):

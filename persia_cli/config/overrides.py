@@ -20,13 +20,13 @@ SHORT = "init_from"
 
 
 @dataclass(frozen=True)
-class Words:
+class Overrides:
     """The settings on a command line, and the mistakes in them."""
 
     conf: str
     """Name or path of the primary configuration."""
-    overrides: tuple[str, ...]
-    """Hydra overrides; all keys are accepted here, so that validation sees unknown ones too."""
+    hydra: tuple[str, ...]
+    """Overrides for Hydra; all keys are accepted here, so that validation sees unknown ones too."""
     replacements: Mapping[str, Any]
     """Keys set to a list, or to a mapping that names its `kind`: the value replaces the earlier one as a whole."""
     deletions: tuple[str, ...]
@@ -34,10 +34,12 @@ class Words:
     dataset_file: str | None
     """File that `dataset=PATH` names in place of an option."""
     wrong: Mapping[str, str]
-    """Mistakes by the word's key."""
+    """Mistakes by the argument's key."""
 
 
-def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Words:
+def parse_overrides(
+    arguments: Sequence[str], primaries: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> Overrides:
     """Sort command-line arguments; `primaries` and the options of `groups` are those in the search path."""
     confs: list[str] = []
     overrides: list[str] = []
@@ -45,29 +47,29 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     deletions: list[str] = []
     wrong: dict[str, str] = {}
     dataset_file: str | None = None
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals and not word.startswith("~"):
-            wrong[word] = f"'{word}' is not KEY=VALUE{did_you_mean(_meant(word, primaries, groups))}"
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals and not argument.startswith("~"):
+            wrong[argument] = f"'{argument}' is not KEY=VALUE{did_you_mean(_meant(argument, primaries, groups))}"
         elif key == "conf":
             confs.append(value)
-        elif word.startswith("~"):
+        elif argument.startswith("~"):
             deletions.append(key[1:])
         elif key == "dataset" and names_a_file(value):
             dataset_file = value
         elif not key.strip("+"):
-            wrong[word] = f"'{word}' has no key before the ="
+            wrong[argument] = f"'{argument}' has no key before the ="
         else:
             try:
-                override = _parse(word.lstrip("+"))
+                override = _parse(argument.lstrip("+"))
                 if key.lstrip("+") == SHORT and isinstance(override.value(), (str, QuotedString)):
-                    word = f"{SHORT}.path={value}"  # so that it goes together with other arguments about it
-                    override = _parse(word)
+                    argument = f"{SHORT}.path={value}"  # so that it goes together with other arguments about it
+                    override = _parse(argument)
                 mapping = _plain(override.value())
                 if _replaces(override.key_or_group, mapping):
-                    replacements[_key(word, override)] = mapping
+                    replacements[_key(argument, override)] = mapping
                 else:
-                    overrides.append(_override(word, override, groups))
+                    overrides.append(_override(argument, override, groups))
                     replacements.pop(override.key_or_group, None)  # the last value of a key counts
             except ValueError as error:
                 wrong[key.lstrip("+")] = str(error)
@@ -76,11 +78,11 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     elif confs == [""]:
         wrong["conf"] = f"conf=: expected the name or path of a configuration; there are {any_of(primaries, 'and')}"
     name = confs[0] if confs else DEFAULT_CONF
-    return Words(name, tuple(overrides), replacements, tuple(deletions), dataset_file, wrong)
+    return Overrides(name, tuple(overrides), replacements, tuple(deletions), dataset_file, wrong)
 
 
 def key_and_value(override: str) -> tuple[str, Any]:
-    """Return the key path and the plain value of an override made by `read_words`."""
+    """Return the key path and the plain value of an override made by `parse_overrides`."""
     parsed = OverridesParser.create().parse_override(override.lstrip("+"))
     return parsed.key_or_group, _plain(parsed.value())
 
@@ -92,31 +94,31 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _meant(word: str, primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str | None:
-    """Guess what a bare word was meant to say."""
-    if word.endswith((".yaml", ".yml")):
-        return f"conf={word}"
+def _meant(argument: str, primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str | None:
+    """Guess what a bare argument was meant to say."""
+    if argument.endswith((".yaml", ".yml")):
+        return f"conf={argument}"
     for key, options in {"conf": primaries, **groups}.items():
-        if word in options:
-            return f"{key}={word}"
-    found = nearest(word, primaries)
+        if argument in options:
+            return f"{key}={argument}"
+    found = nearest(argument, primaries)
     return f"conf={found}" if found else None
 
 
-def _override(word: str, override: Override, groups: Mapping[str, Sequence[str]]) -> str:
+def _override(argument: str, override: Override, groups: Mapping[str, Sequence[str]]) -> str:
     """Return the override for Hydra; raises ValueError with a sentence."""
-    key = _key(word, override)
+    key = _key(argument, override)
     if override.is_sweep_override():
-        several = word.partition("=")[2]
+        several = argument.partition("=")[2]
         listed = f"; for a list write {key}=[{several}]" if _takes_a_list(key) else ""
-        raise ValueError(f"{word}: expected one value{listed}; to try several in turn: persia sweep {word}")
+        raise ValueError(f"{argument}: expected one value{listed}; to try several in turn: persia sweep {argument}")
     value = override.value()
     if key not in groups or isinstance(value, dict):
         return f"++{override.input_line}"
     choice = value.text if isinstance(value, QuotedString) else str(value)
     if choice not in groups[key]:
         hint = did_you_mean(nearest(choice, groups[key]))
-        raise ValueError(f"{key}={word.partition('=')[2]}: expected {any_of(groups[key])}{hint}")
+        raise ValueError(f"{key}={argument.partition('=')[2]}: expected {any_of(groups[key])}{hint}")
     return f"{key}={choice}"
 
 
@@ -134,13 +136,13 @@ def _takes_keys(key: str) -> bool:
     return any(other.startswith(f"{key}.") for other, _ in keys(Run))
 
 
-def _key(word: str, override: Override) -> str:
+def _key(argument: str, override: Override) -> str:
     """Return the key path of an override; raises ValueError with a sentence for forms that only Hydra knows."""
     key = override.key_or_group
     if key.partition(".")[0] == "hydra":
-        raise ValueError(f"{word}: persia has no hydra keys; --run-dir sets the folder of a run")
+        raise ValueError(f"{argument}: persia has no hydra keys; --run-dir sets the folder of a run")
     if override.package is not None or "/" in key:
-        raise ValueError(f"{word}: '{word.partition('=')[0]}' is not a key such as train.batch_size")
+        raise ValueError(f"{argument}: '{argument.partition('=')[0]}' is not a key such as train.batch_size")
     parts = key.split(".")
     for group in (".".join(parts[:count]) for count in range(1, len(parts))):
         if _takes_a_list(group) and not _takes_keys(group):
@@ -157,19 +159,19 @@ def _plain(value: Any) -> Any:
     return value.text if isinstance(value, QuotedString) else value
 
 
-def _parse(word: str) -> Override:
+def _parse(argument: str) -> Override:
     """Parse by Hydra's grammar; a value that it cannot read, but that opens no bracket or quote, is read as text."""
     parser = OverridesParser.create()
     try:
-        return parser.parse_override(word)
+        return parser.parse_override(argument)
     except HydraException:
-        key, _, value = word.partition("=")
+        key, _, value = argument.partition("=")
     try:
         if not value.startswith(("[", "{", "'", '"')) and "${" not in value:
             return parser.parse_override(f"{key}={quoted(value)}")
     except HydraException:
-        raise ValueError(f"{word}: '{key}' is not a key such as train.batch_size") from None
+        raise ValueError(f"{argument}: '{key}' is not a key such as train.batch_size") from None
     equals = re.search(r"[^\s,:\[{]*=[^\s,\]}]*", value)
     if equals and value.count("[") == value.count("]") and value.count("{") == value.count("}"):
-        raise ValueError(f"{word}: the value cannot be read; quote a value with an equals sign: '{equals[0]}'")
-    raise ValueError(f"{word}: the value cannot be read; is a bracket or quote left open?")
+        raise ValueError(f"{argument}: the value cannot be read; quote a value with an equals sign: '{equals[0]}'")
+    raise ValueError(f"{argument}: the value cannot be read; is a bracket or quote left open?")
