@@ -9,7 +9,7 @@ from persia_cli.cost.model import NN, SERVER, TERMS
 BAR = 0.25
 """Greatest error of a prediction that is accepted."""
 QUIET = 0.3
-"""Cores used by other programs up to which speeds are judged; beyond it, CPU time alone is."""
+"""Above this load of other programs (cores), only CPU time is compared."""
 
 
 @dataclass(frozen=True, slots=True)

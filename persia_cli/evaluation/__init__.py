@@ -1,1 +1,1 @@
-"""What works on a saved model in this process, without servers."""
+"""Work on a saved model in this process, without servers."""

@@ -1,1 +1,1 @@
-"""What torch is asked in a separate process before a job: GPUs, layers, reasons against a run, initial weights."""
+"""Questions to torch in a separate process before a job: GPUs, layers, reasons against a run, initial weights."""

@@ -37,13 +37,13 @@ def layers(run: Run) -> list[dict[str, Any]]:
     network = build_model(run.model, shape, run.seed).eval()
     outputs: dict[nn.Module, list[int]] = {}
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
+    def record_output(module: nn.Module, _: Any, output: Any) -> None:
         if isinstance(output, torch.Tensor):
             outputs[module] = list(output.shape[1:])
 
     seen: set[nn.Parameter] = set()  # weights that two modules share are counted once
     parts = [(name, module, own) for name, module in network.named_modules() if (own := _own_weights(module, seen))]
-    hooks = [module.register_forward_hook(note) for _, module, _ in parts]
+    hooks = [module.register_forward_hook(record_output) for _, module, _ in parts]
     with torch.no_grad():
         network(samples_of_zeros(layout, shape.dense))
     for hook in hooks:

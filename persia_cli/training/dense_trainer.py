@@ -204,5 +204,5 @@ class DenseTrainer:
         assert self._optimizer is not None
         fit = load_fitting(folder, self._module, self._optimizer, states and self._shared is None)
         if self._shared is not None:
-            self._shared.begin_here()
+            self._shared.make_present_weights_initial()
         return fit

@@ -93,7 +93,7 @@ class SharedWeights:
         for name, view in self._named(self._initial).items():
             view.copy_(initial[name])
 
-    def begin_here(self) -> None:
+    def make_present_weights_initial(self) -> None:
         """Make the module's present weights the initial ones, to which servers store the differences."""
         self._initial = self._flat.clone()
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from persia_cli.data.read.source import open_source
 from persia_cli.engines.job import JobResult
 from persia_cli.errors import UserError
+from persia_cli.evaluation import importance
 from persia_cli.evaluation.loaded_model import LoadedModel
 from persia_cli.main import app
 from persia_cli.observe.saved_run import find_model
-from persia_cli.training import importance
 from tests.support.jobs import train
 
 pytestmark = pytest.mark.smoke
