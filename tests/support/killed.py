@@ -149,11 +149,11 @@ def under_way(file: int) -> str:
     if not progress & int(journal.ADDING):
         return "row"
     note = words[8 + (progress & 1) * int(journal.NOTE) :]
-    if note[int(journal.WRITES)] == 0:
+    if note[int(journal.ENTRY.writes)] == 0:
         return "no row"
-    if note[int(journal.WRITES)] > 1:
+    if note[int(journal.ENTRY.writes)] > 1:
         return "move"
-    return "insert" if note[int(journal.LOSER)] == journal.NONE else "evict"
+    return "insert" if note[int(journal.ENTRY.loser)] == journal.NONE else "evict"
 
 
 KERNELS = ("_change", "_find_or_create")

@@ -38,21 +38,50 @@ ADDING = np.uint64(1 << 62)
 GROUP = np.uint64(40)
 """Lowest bit of the number of the feature group."""
 NOTE = np.uint64(128)
-"""Words of the note of a new key: WRITES to LINE_WORDS, then three words for each slot that is written."""
-WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY = (np.uint64(i) for i in range(10))
-EXPIRED, USES, LINE, LINE_WORDS = (np.uint64(i) for i in range(10, 14))
-LOGGED = np.uint64(21)
-"""Words of a note: number of slots written; key, its table and its row (-1 for none). Then the rows of its partition,
-and number and value of the counter that rises. Then the table of the evicted row (-1 for none), its count of evicted
-rows, the key that loses the row (with a cold log), and that table's count of expired rows. Then the row's word of
-`Index.uses`, the begin of the key's line of the sketch (-1 for no change), and the line's words. Last, the number of
-records in the buffer of the cold log, with that of the evicted row (-1 without one)."""
-SLOTS_AT = np.uint64(22)
-"""Word of a note at which its slots begin: slot, key, and row + 1 | step of last use << 32."""
+"""Words of the note of an insert: those of `Entry`, then three for each slot that is written."""
 WORDS_OF_SLOT = np.uint64(3)
+"""Slot, key, and row + 1 | step of last use << 32."""
 NONE = np.uint64(2**64 - 1)
 FOUR = np.uint64(4)
 """float32 words to a multiple of which rows are padded."""
+
+
+class Entry(NamedTuple):
+    """The parts of the note of an insert: as values of `ENTRY`, their first words."""
+
+    writes: np.uint64
+    """Number of slots that are written."""
+    key: np.uint64
+    table: np.uint64
+    row: np.uint64
+    """The row that the key gets, NONE for none."""
+    fill: np.uint64
+    """Rows of the key's partition after it."""
+    outcome: np.uint64
+    counter: np.uint64
+    """The new value of the counter of that outcome."""
+    loser: np.uint64
+    """Table of the evicted row, NONE without one."""
+    loser_key: np.uint64
+    """The key that loses its row; only with a cold log."""
+    evicted: np.uint64
+    """The loser's new count of evicted rows."""
+    expired: np.uint64
+    """The loser's new count of expired rows."""
+    uses: np.uint64
+    """The row's word of `Index.uses`."""
+    line: np.uint64
+    """Begin of the key's line of the sketch, NONE for no change."""
+    line_words: np.uint64
+    """The eight words of that line."""
+    logged: np.uint64
+    """Records in the buffer of the cold log, with that of the evicted row; NONE without one."""
+    slots: np.uint64
+    """The slots that are written; see WORDS_OF_SLOT."""
+
+
+WORDS_OF_PARTS = Entry(*[8 if part == "line_words" else 1 for part in Entry._fields])
+ENTRY = Entry(*(np.uint64(sum(WORDS_OF_PARTS[:at])) for at in range(len(Entry._fields))))
 
 
 class KernelJournal(NamedTuple):
@@ -124,7 +153,7 @@ def _copy_line(source, at, target, to):
 
 
 @inlined
-def note_row(journal, rows, at, position):
+def log_undo(journal, rows, at, position):
     """Note the content of the row that starts at word `at` before the update at a position changes it."""
     turn = position & np.uint64(1)
     to = turn * (np.uint64(journal.rows.size) >> np.uint64(1))
@@ -163,11 +192,11 @@ def note_of(position):
 
 
 @helper
-def note_slot(journal, base, slot, key, mark, last_used):
+def log_slot(journal, base, slot, key, mark, last_used):
     """Add the store of a slot to the note that begins at word `base`."""
     notes = journal.notes
-    at = base + SLOTS_AT + WORDS_OF_SLOT * notes[base + WRITES]
+    at = base + ENTRY.slots + WORDS_OF_SLOT * notes[base + ENTRY.writes]
     notes[at] = slot
     notes[at + np.uint64(1)] = key
     notes[at + np.uint64(2)] = np.uint64(mark) | (np.uint64(last_used) << np.uint64(32))
-    notes[base + WRITES] += np.uint64(1)
+    notes[base + ENTRY.writes] += np.uint64(1)

@@ -25,7 +25,7 @@ from persia_cli.kernels.table.buckets import (
 from persia_cli.kernels.table.cold import COLD, STOPPED, is_full
 from persia_cli.kernels.table.frequency import count_use, is_counted, prefetch_line
 from persia_cli.kernels.table.journal import ADDING, IDLE, JOURNAL, PROGRESS, note_of, publish, record_skip
-from persia_cli.kernels.table.new_keys import COUNTS, ROW_INIT, carry_out_note, counts_new, note_new
+from persia_cli.kernels.table.new_keys import COUNTS, ROW_INIT, carry_out_note, counts_new, log_insert
 from persia_cli.kernels.table.old_rows import OLD_ROWS
 from persia_cli.kernels.table.slots import EVICT_LFU, EVICT_LRU, least_used
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
@@ -221,6 +221,6 @@ def _admit(journal, index, rows, old, cold, row_init, counts, key, table, step, 
         record_skip(journal, position, ADDING)
         return row_at(index, slot)
     base = note_of(position)
-    note_new(journal, base, index, rows, old, cold, row_init, counts, key, table, step, used)
+    log_insert(journal, base, index, rows, old, cold, row_init, counts, key, table, step, used)
     publish(journal.words, PROGRESS, ADDING | journal.group | position)
     return carry_out_note(journal, base, index, rows, cold, row_init, counts, number)

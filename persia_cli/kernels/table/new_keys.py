@@ -11,37 +11,16 @@ from persia_cli.kernels.rows.rows import LANES, ROWS, ZERO, begin_row
 from persia_cli.kernels.table.buckets import INDEX, NOWHERE, partition_of, row_at
 from persia_cli.kernels.table.cold import COLD, add_to_index, copy_to_log
 from persia_cli.kernels.table.frequency import WORDS, count_without_row, is_counted, line_of, word_of
-from persia_cli.kernels.table.journal import (
-    COUNT,
-    EVICTED,
-    EXPIRED,
-    FILL,
-    JOURNAL,
-    KEY,
-    LINE,
-    LINE_WORDS,
-    LOGGED,
-    LOSER,
-    LOSER_KEY,
-    NONE,
-    OUTCOME,
-    ROW,
-    SLOTS_AT,
-    TABLE,
-    USES,
-    WORDS_OF_SLOT,
-    WRITES,
-    note_of,
-    note_slot,
-)
+from persia_cli.kernels.table.journal import ENTRY, JOURNAL, NONE, WORDS_OF_SLOT, log_slot, note_of
 from persia_cli.kernels.table.old_rows import copy_row, must_save
 from persia_cli.kernels.table.slots import (
     ALWAYS,
     EVICTION_RULES,
     EvictionRules,
-    claim_slot,
+    find_slot,
     is_expired,
     key_at,
+    log_room,
     put,
 )
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, write
@@ -98,7 +77,7 @@ def draw(row_init, key, table):
 
 
 @inlined
-def begin(rows, row_init, row, key, table):
+def initialize_row(rows, row_init, row, key, table):
     """Write the initial values of a key's row."""
     salt = row_init.salts[table]
     begin_row(rows, row, row_init.seed, salt, unmix(key) ^ salt, row_init.bounds[table], row_init.states)
@@ -118,108 +97,106 @@ def counts_new(index, key, table, row_init):
 
 
 @helper
-def note_new(journal, base, index, rows, old, cold, row_init, counts, key, table, step, used):
+def log_insert(journal, base, index, rows, old, cold, row_init, counts, key, table, step, used):
     """Write the note of a new key, from word `base` on: its row and slots, and each count's new value."""
     note = journal.notes
     _begin_note(note, base, key, table)
     admitted = draw(row_init, key, table) < row_init.admission[table]
     times = np.uint64(1)
     if admitted and counts_new(index, key, table, row_init):
-        note[base + LINE] = line_of(index, key)
-        times = count_without_row(index, key, step, note, base + LINE_WORDS)
+        note[base + ENTRY.line] = line_of(index, key)
+        times = count_without_row(index, key, step, note, base + ENTRY.line_words)
     if not admitted or times < row_init.min_count[table]:
-        note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
+        note[base + ENTRY.outcome], note[base + ENTRY.counter] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
         return
     # Rows that go to the log are not lost, so a new key need not be more frequent than they are.
-    slot, loser = claim_slot(
-        (journal, base), index, key, step, row_init.eviction, ALWAYS if cold.filled.size else times
-    )
-    if slot == NOWHERE:
-        note[base + OUTCOME], note[base + COUNT] = NO_SPACE, np.uint64(counts.refused[table] + 1)
+    claim = find_slot(index, key, step, row_init.eviction, ALWAYS if cold.filled.size else times)
+    if claim.slot == NOWHERE:
+        note[base + ENTRY.outcome], note[base + ENTRY.counter] = NO_SPACE, np.uint64(counts.refused[table] + 1)
         return
-    _note_row(journal, base, index, rows, old, cold, row_init.eviction, counts, slot, loser, key, step, used)
-    note[base + OUTCOME], note[base + COUNT] = GOT_ROW, np.uint64(counts.admitted[table] + 1)
-    note[base + USES] = np.uint64(word_of(times, step))
+    _log_row(journal, base, index, rows, old, cold, row_init.eviction, counts, claim, key, step, used)
+    note[base + ENTRY.outcome], note[base + ENTRY.counter] = GOT_ROW, np.uint64(counts.admitted[table] + 1)
+    note[base + ENTRY.uses] = np.uint64(word_of(times, step))
 
 
 @helper
-def note_returned(journal, base, index, rows, old, cold, rules, counts, key, table, step, used):
+def log_returned(journal, base, index, rows, old, cold, rules, counts, key, table, step, used):
     """Write the note of a key whose row returns to memory; return False if no row last used before `step` is left."""
     note = journal.notes
     _begin_note(note, base, key, table)
-    slot, loser = claim_slot((journal, base), index, key, step, rules, ALWAYS)
-    if slot == NOWHERE:
+    claim = find_slot(index, key, step, rules, ALWAYS)
+    if claim.slot == NOWHERE:
         return False
-    _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser, key, step, used)
-    note[base + OUTCOME], note[base + COUNT] = RETURNED, np.uint64(counts.returned[table] + 1)
+    _log_row(journal, base, index, rows, old, cold, rules, counts, claim, key, step, used)
+    note[base + ENTRY.outcome], note[base + ENTRY.counter] = RETURNED, np.uint64(counts.returned[table] + 1)
     return True
 
 
 @inlined
 def _begin_note(note, base, key, table):
-    note[base + WRITES] = np.uint64(0)
-    note[base + KEY], note[base + TABLE] = key, np.uint64(table)
-    note[base + ROW] = note[base + LOSER] = note[base + LINE] = note[base + LOGGED] = NONE
+    note[base + ENTRY.writes] = np.uint64(0)
+    note[base + ENTRY.key], note[base + ENTRY.table] = key, np.uint64(table)
+    note[base + ENTRY.row] = note[base + ENTRY.loser] = note[base + ENTRY.line] = note[base + ENTRY.logged] = NONE
 
 
 @helper
-def _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser, key, step, used):
+def _log_row(journal, base, index, rows, old, cold, rules, counts, claim, key, step, used):
     """Note the slot and the row of a key, and what happens to the key that loses it."""
     note = journal.notes
-    row, fill = used, index.fill[partition_of(index, key)]
+    row, fill, loser = used, index.fill[partition_of(index, key)], claim.loser
     if loser != NOWHERE:
         row = row_at(index, loser)
-        note[base + LOSER] = np.uint64(index.tables[row])
-        note[base + EVICTED] = np.uint64(counts.evicted[index.tables[row]] + 1)
+        note[base + ENTRY.loser] = np.uint64(index.tables[row])
+        note[base + ENTRY.evicted] = np.uint64(counts.evicted[index.tables[row]] + 1)
         expired = is_expired(index, loser, step, rules)
-        note[base + EXPIRED] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
+        note[base + ENTRY.expired] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
         if must_save(old, row):
             copy_row(index, rows, old, loser, row)
         if cold.filled.size:
-            note[base + LOSER_KEY] = key_at(index, loser)
+            note[base + ENTRY.loser_key] = key_at(index, loser)
             copy_to_log(cold, cold.filled[0], index, loser, row, rows)
-            note[base + LOGGED] = np.uint64(cold.filled[0] + 1)
+            note[base + ENTRY.logged] = np.uint64(cold.filled[0] + 1)
     else:
         fill += np.int32(1)
-    note[base + ROW], note[base + FILL] = np.uint64(row), np.uint64(fill)
-    note_slot(journal, base, slot, key, np.uint32(row + 1), step)
+    note[base + ENTRY.row], note[base + ENTRY.fill] = np.uint64(row), np.uint64(fill)
+    log_slot(journal, base, log_room(journal, base, index, claim), key, np.uint32(row + 1), step)
 
 
 @helper
 def carry_out_note(journal, base, index, rows, cold, row_init, counts, number):
     """Execute a note; return the row, -1 for none. Executing it again, or after a part of it, changes nothing."""
     note = journal.notes
-    for i in range(note[base + WRITES]):
-        at = base + SLOTS_AT + WORDS_OF_SLOT * i
+    for i in range(note[base + ENTRY.writes]):
+        at = base + ENTRY.slots + WORDS_OF_SLOT * i
         mark_and_step = note[at + np.uint64(2)]
         put(
             index, note[at], note[at + np.uint64(1)], np.uint32(mark_and_step & np.uint64(2**32 - 1)),
             np.uint32(mark_and_step >> np.uint64(32)),
         )  # fmt: skip
-    if note[base + LINE] != NONE:
+    if note[base + ENTRY.line] != NONE:
         for word in range(WORDS):
-            index.sketch[note[base + LINE] + word] = note[base + LINE_WORDS + word]
-    key, table, row = note[base + KEY], note[base + TABLE], np.int64(note[base + ROW])
-    count = np.int64(note[base + COUNT])
-    if note[base + OUTCOME] == LEFT_OUT:
+            index.sketch[note[base + ENTRY.line] + word] = note[base + ENTRY.line_words + word]
+    key, table, row = note[base + ENTRY.key], note[base + ENTRY.table], np.int64(note[base + ENTRY.row])
+    count = np.int64(note[base + ENTRY.counter])
+    if note[base + ENTRY.outcome] == LEFT_OUT:
         counts.not_admitted[table] = count
         return row
-    if note[base + OUTCOME] == NO_SPACE:
+    if note[base + ENTRY.outcome] == NO_SPACE:
         counts.refused[table] = count
         return row
-    if note[base + LOSER] != NONE:
-        loser = note[base + LOSER]
-        counts.evicted[loser] = np.int64(note[base + EVICTED])
-        counts.expired[loser] = np.int64(note[base + EXPIRED])
+    if note[base + ENTRY.loser] != NONE:
+        loser = note[base + ENTRY.loser]
+        counts.evicted[loser] = np.int64(note[base + ENTRY.evicted])
+        counts.expired[loser] = np.int64(note[base + ENTRY.expired])
         index.reused[row] = number
-        if note[base + LOGGED] != NONE:
-            cold.filled[0] = np.int64(note[base + LOGGED])
-            add_to_index(cold, note[base + LOSER_KEY], cold.filled[0] - 1)
-    index.fill[partition_of(index, key)] = np.int32(note[base + FILL])
+        if note[base + ENTRY.logged] != NONE:
+            cold.filled[0] = np.int64(note[base + ENTRY.logged])
+            add_to_index(cold, note[base + ENTRY.loser_key], cold.filled[0] - 1)
+    index.fill[partition_of(index, key)] = np.int32(note[base + ENTRY.fill])
     index.tables[row] = np.uint16(table)
     if index.uses.size:
-        index.uses[row] = np.uint32(note[base + USES])
-    if note[base + OUTCOME] == RETURNED:
+        index.uses[row] = np.uint32(note[base + ENTRY.uses])
+    if note[base + ENTRY.outcome] == RETURNED:
         counts.returned[table] = count
         at, to = (np.uint64(journal.rows.size) >> np.uint64(1)) * np.uint64(base != ZERO), np.uint64(row) * rows.width
         for word in range(ZERO, rows.width, LANES):
@@ -227,7 +204,7 @@ def carry_out_note(journal, base, index, rows, cold, row_init, counts, number):
             store(rows.arena, to + word, load(journal.rows, at + word, lanes), lanes)
     else:
         counts.admitted[table] = count
-        begin(rows, row_init, row, key, table)
+        initialize_row(rows, row_init, row, key, table)
     return row
 
 

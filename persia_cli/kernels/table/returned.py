@@ -6,9 +6,8 @@ from numba import types
 from persia_cli.kernels.rows.rows import LANES, ROWS, ZERO
 from persia_cli.kernels.table.buckets import INDEX, NOWHERE, first_bucket, slot_of, touch
 from persia_cli.kernels.table.cold import COLD, RECORD_HEAD, STOPPED, USES, is_full, remove_from_index
-from persia_cli.kernels.table.journal import ADDING, JOURNAL, PROGRESS, note_of, publish, record_skip
-from persia_cli.kernels.table.journal import USES as NOTED_USES
-from persia_cli.kernels.table.new_keys import COUNTS, ROW_INIT, carry_out_note, note_returned
+from persia_cli.kernels.table.journal import ADDING, ENTRY, JOURNAL, PROGRESS, note_of, publish, record_skip
+from persia_cli.kernels.table.new_keys import COUNTS, ROW_INIT, carry_out_note, log_returned
 from persia_cli.kernels.table.old_rows import OLD_ROWS
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read
 from persia_cli.kernels.toolchain.needs import COLD_ROWS
@@ -47,13 +46,13 @@ def bring_back(
             continue
         base = note_of(i)
         _note_content(journal, base, words, i * size + RECORD_HEAD, rows.width)
-        if not note_returned(
+        if not log_returned(
             journal, base, index, rows, old, cold, row_init.eviction, counts, keys[i], tables[i], step, used
         ):  # fmt: skip
             cold.buffer[STOPPED] = NO_SPACE
             record_skip(journal, i - np.uint64(1), ADDING)
             return used
-        journal.notes[base + NOTED_USES] = np.uint64(marks[i * size + USES])
+        journal.notes[base + ENTRY.uses] = np.uint64(marks[i * size + USES])
         publish(journal.words, PROGRESS, ADDING | journal.group | i)
         row = carry_out_note(journal, base, index, rows, cold, row_init, counts, number)
         used = max(used, row + 1)

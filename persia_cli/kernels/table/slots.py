@@ -29,9 +29,9 @@ from persia_cli.kernels.table.buckets import (
     taken,
 )
 from persia_cli.kernels.table.frequency import frequency
-from persia_cli.kernels.table.journal import note_slot
+from persia_cli.kernels.table.journal import log_slot
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
-from persia_cli.kernels.toolchain.intrinsics import bits_set, lowest_bit, prefetch
+from persia_cli.kernels.toolchain.intrinsics import lowest_bit, prefetch
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 AHEAD = np.uint64(16)
@@ -56,12 +56,9 @@ class EvictionRules(NamedTuple):
 
 MAX_PRIORITY = np.uint64(2**64 - 1)
 """A priority above all others."""
-MOST_RETURNS = 16
-"""Maximum number of keys that return to their first buckets so that a slot may be empty."""
-VISITED = np.uint64(2**64 - 2)
 TWO = np.uint64(2)
 ALWAYS = np.uint64(2**32)
-"""A number of look-ups with which a key gets a row if any row was not used in this step."""
+"""Frequency that evicts any row not used in this step."""
 EVICTION_RULES = types.NamedUniTuple(I64, 3, EvictionRules)
 
 
@@ -92,28 +89,28 @@ def put(index, slot, key, mark, last_used):
     index.marks[bucket * MARKS + LAST_USED + place] = last_used
 
 
-@helper
-def _move(note, index, source, target):
-    """Copy the content of a slot to another slot, or only note that; `note` is a journal and a word of it, or None."""
-    key, mark, last_used = key_at(index, source), index.marks[row_word(source)], index.marks[last_used_word(source)]
-    if note is None:
-        put(index, target, key, mark, last_used)
-    else:
-        note_slot(note[0], note[1], target, key, mark, last_used)
+class Claim(NamedTuple):
+    """A slot for a new key, found without a change of the index; `make_room` or `log_room` must follow."""
+
+    slot: np.uint64
+    """An empty slot, that of the key whose row the new key gets, or one whose key moves; NOWHERE if there is none."""
+    loser: np.uint64
+    """The slot of the key whose row the new key gets; NOWHERE for an unused row."""
+    last: np.uint64
+    """The entry of `Index.scratch` of the last bucket of a path of moves; NOWHERE without one."""
+    end: np.uint64
+    """The slot to which the key at `slot` moves along a path, after which those before it follow."""
 
 
 @helper
-def _shift(note, index, one, other, evicts, step, rules):
-    """Free a slot of two full buckets by moving keys to their other candidates (cuckoo moves); NOWHERE if it fails.
+def _find_path(index, one, other, evicts, step, rules):
+    """Return how keys of two full buckets move to their other candidates (cuckoo moves), so that a slot becomes free.
 
-    The last key moves to an empty slot. If `evicts`, it moves to that of a key last used before `step`, which is the
-    second value. The freed slot still has its moved content, for the caller to overwrite. With a
-    note, nothing moves yet.
+    The last key moves to an empty slot, or if `evicts`, to that of a key last used before `step`, which is the loser.
     """
     # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
     # to four others, and so on: a tree of buckets. The first of them with an empty slot ends the shortest path. A
     # random walk, which is simpler, moves more keys and may not end.
-    # Nothing moves before a path to an empty slot is found, so a search that fails leaves the index as it was.
     # `scratch` is the queue of a search in breadth, two words an entry: the entry and slot whose key would move here
     # (parent << 2 | slot), then the bucket.
     paths = index.scratch
@@ -121,7 +118,7 @@ def _shift(note, index, one, other, evicts, step, rules):
     known = np.uint64(2)
     at = np.uint64(0)
     while at < known:
-        bucket = paths[np.uint64(2) * at + np.uint64(1)]
+        bucket = paths[TWO * at + np.uint64(1)]
         for place in range(np.uint64(SLOTS)):
             slot = bucket * np.uint64(SLOTS) + place
             key = index.buckets[bucket * KEYS + place]
@@ -132,24 +129,82 @@ def _shift(note, index, one, other, evicts, step, rules):
             loser, is_whole = NOWHERE, taken(index, away) == np.uint64(15)
             if evicts:
                 loser, _ = _least_used_in(index, away, step, rules, MAX_PRIORITY)
-            if loser != NOWHERE or not (evicts or is_whole):
-                # Move keys from the end of the path back to its start: each one goes to the slot that was just left, so
-                # at every moment each key is in the index. No bucket is on the path twice, since a search in breadth
-                # finds the path without the detour first. So noted moves may all read the state before the first move.
-                _move(note, index, slot, _empty_slot(index, away, away) if loser == NOWHERE else loser)
-                while at >= np.uint64(2):
-                    parent = paths[np.uint64(2) * at]
-                    at, target = parent >> np.uint64(2), slot
-                    bucket = paths[np.uint64(2) * at + np.uint64(1)]
-                    slot = bucket * np.uint64(SLOTS) + (parent & np.uint64(3))
-                    _move(note, index, slot, target)
-                return slot, loser
+                if loser != NOWHERE:
+                    return Claim(slot, loser, at, loser)
+            elif not is_whole:
+                return Claim(slot, NOWHERE, at, _empty_slot(index, away, away))
             if is_whole and known < np.uint64(PATHS):
-                paths[np.uint64(2) * known] = (at << np.uint64(2)) | place
-                paths[np.uint64(2) * known + np.uint64(1)] = away
+                paths[TWO * known] = (at << TWO) | place
+                paths[TWO * known + np.uint64(1)] = away
                 known += np.uint64(1)
         at += np.uint64(1)
-    return NOWHERE, NOWHERE
+    return Claim(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
+
+
+@inlined
+def _slot_before(index, entry):
+    """Return the entry before one on a path, and the slot there whose key moves to it; the first two have none."""
+    parent = index.scratch[TWO * entry]
+    before = parent >> TWO
+    return before, index.scratch[TWO * before + np.uint64(1)] * np.uint64(SLOTS) + (parent & np.uint64(3))
+
+
+@inlined
+def _last_of_bucket(index, slot):
+    """Return the last slot that is taken of the bucket of a slot; slots are filled without gaps."""
+    bucket = slot >> TWO
+    return bucket * np.uint64(SLOTS) + lowest_bit(~taken(index, bucket)) - np.uint64(1)
+
+
+@helper
+def make_room(index, claim):
+    """Make the moves of a claim; return the slot for the new key, which the caller must write."""
+    if claim.last != NOWHERE:
+        # From the end of the path back to its start: each key goes to the slot that was just left, so at every moment
+        # each key is in the index.
+        entry, slot, target = claim.last, claim.slot, claim.end
+        _copy_slot(index, slot, target)
+        while entry >= TWO:
+            target = slot
+            entry, slot = _slot_before(index, entry)
+            _copy_slot(index, slot, target)
+        return slot
+    if claim.loser != NOWHERE and claim.loser != claim.slot:
+        last = _last_of_bucket(index, claim.loser)
+        _copy_slot(index, last, claim.loser)
+        index.marks[row_word(last)] = np.uint32(0)
+    return claim.slot
+
+
+@helper
+def log_room(journal, base, index, claim):
+    """Write the moves of a claim to the note that begins at word `base`; return the slot for the new key."""
+    if claim.last != NOWHERE:
+        # No bucket is on the path twice, since a search in breadth finds the path without the detour first. So logged
+        # moves may all read the state before the first move.
+        entry, slot, target = claim.last, claim.slot, claim.end
+        _log_copy(journal, base, index, slot, target)
+        while entry >= TWO:
+            target = slot
+            entry, slot = _slot_before(index, entry)
+            _log_copy(journal, base, index, slot, target)
+        return slot
+    if claim.loser != NOWHERE and claim.loser != claim.slot:
+        last = _last_of_bucket(index, claim.loser)
+        _log_copy(journal, base, index, last, claim.loser)
+        log_slot(journal, base, last, key_at(index, last), np.uint32(0), index.marks[last_used_word(last)])
+    return claim.slot
+
+
+@inlined
+def _copy_slot(index, source, target):
+    put(index, target, key_at(index, source), index.marks[row_word(source)], index.marks[last_used_word(source)])
+
+
+@inlined
+def _log_copy(journal, base, index, source, target):
+    key, mark, last_used = key_at(index, source), index.marks[row_word(source)], index.marks[last_used_word(source)]
+    log_slot(journal, base, target, key, mark, last_used)
 
 
 @inlined
@@ -208,141 +263,55 @@ def _least_used_in(index, bucket, step, rules, below):
 
 
 @helper
-def _release(note, index, target, step, rules, count):
-    """Free a row for the empty slot `target`: that of a key of another bucket that was last used before `step`.
+def _least_used_elsewhere(index, bucket, step, rules, count):
+    """Return the slot of a key of another bucket than this one, last used before `step`, whose row is free to take.
 
-    Return the slot of that key, NOWHERE if none was found or if the first one may not be evicted: `target`, to which it
-    moves, or with a note, by which nothing moves yet, its old slot. Search up to PATHS buckets behind the given one.
+    Return NOWHERE if none was found, or if the first one may not be evicted. Search up to PATHS buckets behind this.
     """
     # Full buckets are skipped unless buckets are few, since a full bucket must stay full (see `buckets`): keys that
     # overflowed to their second buckets would not be found any more.
-    bucket = target >> np.uint64(2)
     first = bucket - bucket % index.size
     for _ in range(min(index.size - np.uint64(1), np.uint64(PATHS))):
         bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
-        bits = taken(index, bucket)
-        if index.size <= FEW or bits != np.uint64(15):
+        if index.size <= FEW or taken(index, bucket) != np.uint64(15):
             slot, _ = _least_used_in(index, bucket, step, rules, MAX_PRIORITY)
             if slot != NOWHERE:
-                if not _may_evict(index, slot, step, rules, count):
-                    return NOWHERE
-                # The slots of a bucket are filled without gaps, so the last key moves to the place of the evicted one.
-                last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
-                if note is None:
-                    _move(note, index, slot, target)
-                    _move(note, index, last, slot)
-                    index.marks[row_word(last)] = np.uint32(0)
-                    return target
-                _move(note, index, last, slot)
-                _note_empty(note, index, last)
-                return slot
-    return NOWHERE
-
-
-@inlined
-def _note_empty(note, index, slot):
-    note_slot(note[0], note[1], slot, key_at(index, slot), np.uint32(0), index.marks[last_used_word(slot)])
-
-
-@helper
-def _empty_full(note, index, one, two, step, rules):
-    """Return the slot of a key, last used before `step`, of a full bucket in which an empty slot does no harm.
-
-    Each key that overflowed from that bucket to its second one returns. Return NOWHERE if there is no such slot.
-    The candidate buckets of the new key do not change: it goes to the first empty slot there.
-    """
-    index.scratch[0], index.scratch[1] = one, two
-    bucket, first, writes = one, one - one % index.size, note[0].notes[note[1]]
-    for _ in range(index.size):
-        bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
-        if taken(index, bucket) == np.uint64(15):
-            slot, _ = _least_used_in(index, bucket, step, rules, MAX_PRIORITY)
-            if slot != NOWHERE:
-                if _note_return(note, index, slot):
-                    return slot
-                note[0].notes[note[1]] = writes
+                return slot if _may_evict(index, slot, step, rules, count) else NOWHERE
     return NOWHERE
 
 
 @helper
-def _note_return(note, index, hole):
-    """Note the moves after which a slot may be empty: of a key that overflowed from its bucket, then of one that
-    overflowed from the bucket of that key, and so on. Return False after too many.
-    """
-    buckets = index.scratch
-    for known in range(TWO, TWO + np.uint64(MOST_RETURNS)):
-        bucket = hole >> np.uint64(2)
-        buckets[known] = bucket
-        bits, slot = taken(index, bucket), NOWHERE
-        if bits == np.uint64(15):
-            slot = _overflowed(index, bucket, known)
-        if slot == NOWHERE:
-            last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
-            _move(note, index, last, hole)
-            _note_empty(note, index, last)
-            return True
-        if slot == VISITED:
-            return False
-        _move(note, index, slot, hole)
-        hole = slot
-    return False
+def find_slot(index, key, step, rules, count):
+    """Return a `Claim` of a slot and a row for a new key; nothing changes.
 
-
-@helper
-def _overflowed(index, home, known):
-    """Return the slot of a key that overflowed from bucket `home`, NOWHERE if there is none.
-
-    Buckets with a place before `known` in the scratch memory must stay: if each such key is in one, return VISITED.
-    """
-    first, found = home - home % index.size, NOWHERE
-    for bucket in range(first, first + index.size):
-        for place in range(bits_set(taken(index, bucket))):
-            slot = bucket * np.uint64(SLOTS) + place
-            if bucket != home and first_bucket(index, key_at(index, slot)) == home:
-                found = slot
-                for i in range(known):
-                    if index.scratch[i] == bucket:
-                        found = VISITED
-                if found != VISITED:
-                    return found
-    return found
-
-
-@helper
-def claim_slot(note, index, key, step, rules, count):
-    """Return a slot for a new key and the slot of the key whose row it gets, NOWHERE for an unused row.
-
-    Both are NOWHERE if there is no space. In a partition that is not full it is an empty slot, if necessary one freed
-    by moving keys. Otherwise it is the slot of the candidate buckets with the lowest priority, if a key that was looked
-    up `count` times may evict it. If all candidates are in use at this step, it is an empty slot that gets the row of a
-    key of another bucket; without an empty slot, keys move if `count` is ALWAYS.
-
-    `note` is None, or a journal and the first word of a note: then moves are written there, and nothing is changed.
+    In a partition that is not full, it is an empty slot, or one that a path of moves frees, with an unused row.
+    Otherwise there are two answers. The first is the row of the candidate buckets with the lowest priority, if a key
+    that was looked up `count` times may evict it. If all candidates are in use at this step, it is a row elsewhere:
+    that of a key of another bucket for an empty slot, or if `count` is ALWAYS, that at the end of a path of moves.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
     if index.fill[partition_of(index, key)] < rules.capacity:
         slot = _empty_slot(index, one, two)
-        if slot == NOWHERE:
-            slot, _ = _shift(note, index, one, two, False, step, rules)
         if slot != NOWHERE:
-            return slot, NOWHERE
+            return Claim(slot, NOWHERE, NOWHERE, NOWHERE)
+        claim = _find_path(index, one, two, False, step, rules)
+        if claim.slot != NOWHERE:
+            return claim
     if rules.policy == REFUSE and rules.expires == 0:
-        return NOWHERE, NOWHERE
+        return Claim(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
     slot = least_used(index, one, two, step, rules)
-    loser = slot
-    if slot == NOWHERE:
-        # All candidates are in use at this very step, and the rows of this batch are in flight: they must stay.
-        slot = _empty_slot(index, one, two)
-        if slot != NOWHERE:
-            loser = _release(note, index, slot, step, rules, count)
-            if loser == NOWHERE and count >= ALWAYS and note is not None:
-                loser = _empty_full(note, index, one, two, step, rules)
-        elif count >= ALWAYS:
-            return _shift(note, index, one, two, True, step, rules)
-    elif not _may_evict(index, slot, step, rules, count):
-        loser = NOWHERE
-    return (NOWHERE, NOWHERE) if loser == NOWHERE else (slot, loser)
+    if slot != NOWHERE:
+        slot = slot if _may_evict(index, slot, step, rules, count) else NOWHERE
+        return Claim(slot, slot, NOWHERE, NOWHERE)
+    # All candidates are in use at this very step, and the rows of this batch are in flight: they must stay.
+    slot = _empty_slot(index, one, two)
+    if slot != NOWHERE:
+        loser = _least_used_elsewhere(index, slot >> TWO, step, rules, count)
+        return Claim(slot if loser != NOWHERE else NOWHERE, loser, NOWHERE, NOWHERE)
+    if count >= ALWAYS:
+        return _find_path(index, one, two, True, step, rules)
+    return Claim(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
 
 
 @inlined
@@ -369,13 +338,13 @@ def insert(index, keys, tables, last_used, used, rules, counts, rows):
             prefetch(index.buckets, first_bucket(index, keys[i + AHEAD]) * KEYS)
         rows[i] = REPEATED
         if slot_of(index, keys[i], tables[i], first_bucket(index, keys[i])) == NOWHERE:
-            slot, loser = claim_slot(None, index, keys[i], last_used[i], rules, np.uint64(0))
+            claim = find_slot(index, keys[i], last_used[i], rules, np.uint64(0))
             rows[i] = -1
-            if slot == NOWHERE:
+            if claim.slot == NOWHERE:
                 counts.left_out[tables[i]] += 1
                 continue
-            if loser != NOWHERE:
-                rows[i] = row_at(index, loser)
+            if claim.loser != NOWHERE:
+                rows[i] = row_at(index, claim.loser)
                 counts.loaded[index.tables[rows[i]]] -= 1
                 counts.left_out[index.tables[rows[i]]] += 1
             else:
@@ -383,6 +352,6 @@ def insert(index, keys, tables, last_used, used, rules, counts, rows):
                 used += 1
                 index.fill[partition_of(index, keys[i])] += np.int32(1)
             counts.loaded[tables[i]] += 1
-            put(index, slot, keys[i], np.uint32(rows[i] + 1), last_used[i])
+            put(index, make_room(index, claim), keys[i], np.uint32(rows[i] + 1), last_used[i])
             index.tables[rows[i]] = tables[i]
     return used

@@ -23,7 +23,7 @@ from persia_cli.kernels.rows.rows import (
     prefetch_later,
     start_of,
 )
-from persia_cli.kernels.table.journal import JOURNAL, note_row, record_skip
+from persia_cli.kernels.table.journal import JOURNAL, log_undo, record_skip
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
 from persia_cli.kernels.toolchain.needs import update_need
 from persia_cli.kernels.toolchain.simd import splat
@@ -75,7 +75,7 @@ def _updater(name, change_row):
             if undoes:
                 if i < journal.done:
                     continue
-                note_row(journal, rows, row_at, i)
+                log_undo(journal, rows, row_at, i)
             noise = np.uint32(0)
             if not plain and rows.storage != FLOAT32:
                 noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
