@@ -80,8 +80,8 @@ class Entry(NamedTuple):
     """The slots that are written; see WORDS_OF_SLOT."""
 
 
-WORDS_OF_PARTS = Entry(*[8 if part == "line_words" else 1 for part in Entry._fields])
-ENTRY = Entry(*(np.uint64(sum(WORDS_OF_PARTS[:at])) for at in range(len(Entry._fields))))
+SIZES = [8 if part == "line_words" else 1 for part in Entry._fields]
+ENTRY = Entry(*(np.uint64(sum(SIZES[:at])) for at in range(len(SIZES))))
 
 
 class KernelJournal(NamedTuple):
