@@ -78,6 +78,7 @@ class Retention:
             write_checked(self._checkpoints / BEST, self._unwritten)
             self._best, self._unwritten = self._unwritten.step, None
         doomed = superfluous(self._saved, self._best, self._keep, self._regular)
+        assert not {self._best, self._saved[-1]} & set(doomed)
         for old in removable(self._checkpoints, doomed):
             self._saved.remove(old)
             _remove(checkpoint_folder(self._checkpoints, old))

@@ -140,7 +140,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a store's snapshot; a batch must not be used any more when the next one is requested."""
     group, names = store.group, {table.name: table.number for table in store.group.tables}
+    last = -1
     for portion in portions:
+        if portion.keys.size:
+            assert last <= int(portion.keys[0]) <= int(portion.keys[-1]), "rows are not in the order of keys"
+            last = int(portion.keys[-1])
         parts = portion.parts(store.group)
         ids = shard.ids_of(portion.keys, portion.tables)
         for first in range(0, ids.size, ROWS_PER_BATCH):
