@@ -79,7 +79,7 @@ def require_own(checkpoints: Place, run_dir: Path) -> None:
 
 
 def _is_neighbour(before: Writer, run_dir: Path, host: str) -> bool:
-    """Return whether the writer is another directory of this machine; this process holds the lock of its own."""
+    """Return whether the writer is another directory of this machine, so that this process does not hold its lock."""
     return before.host == host and Path(before.run_dir).resolve() != run_dir.resolve()
 
 
