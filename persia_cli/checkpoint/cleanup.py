@@ -11,8 +11,8 @@ from persia_cli.engines.resumed import locked
 from persia_cli.errors import UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
-from persia_cli.storage import places
-from persia_cli.storage.places import Place, nbytes_below
+from persia_cli.storage import locations
+from persia_cli.storage.locations import Location, nbytes_below
 from persia_cli.store.checkpoints.claim import writer_of
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
@@ -32,7 +32,7 @@ READERS = ("evals", "predictions")
 class Doomed:
     """A folder to remove, and the reason."""
 
-    folder: Place
+    folder: Location
     why: str
     nbytes: int
 
@@ -94,7 +94,7 @@ def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
             raise UserError(f"the checkpoints of {run_dir} have changed in between; give the command again")
         for each in plan.doomed:
             with writing(each.folder) if isinstance(each.folder, Path) else nullcontext():
-                places.remove(each.folder, MANIFEST)
+                locations.remove(each.folder, MANIFEST)
     return plan
 
 

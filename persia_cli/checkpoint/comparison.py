@@ -16,7 +16,7 @@ from persia_cli.checkpoint.dense_flaws import DENSE, WEIGHTS, read_tensors
 from persia_cli.errors import CheckpointError, PersiaError, one_line
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.saved_model import differences
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, read_manifest
 from persia_cli.store.checkpoints.record_batches import understanding_rows
 from persia_cli.store.checkpoints.saved_rows import RowFile, saved_rows
@@ -95,7 +95,9 @@ class Diff:
     settings: dict[str, tuple[Any, Any]]
 
 
-def compare_checkpoints(one: Place, other: Place, on_rows: Callable[[int, int], None] = lambda done, of: None) -> Diff:
+def compare_checkpoints(
+    one: Location, other: Location, on_rows: Callable[[int, int], None] = lambda done, of: None
+) -> Diff:
     """Return the differences between two checkpoints, or the best (else newest) of runs; `one` is the earlier.
 
     DuckDB joins the rows in MEMORY, and in temporary files where that is too little. Calls `on_rows` with the number of
@@ -121,7 +123,9 @@ def compare_checkpoints(one: Place, other: Place, on_rows: Callable[[int, int], 
     )
 
 
-def _compare_tables(folders: list[Place], manifests: list[Manifest], on_rows: Callable[[int], None]) -> list[TableDiff]:
+def _compare_tables(
+    folders: list[Location], manifests: list[Manifest], on_rows: Callable[[int], None]
+) -> list[TableDiff]:
     """Compare the groups that have a table in common; a table may be of another group in the other checkpoint."""
     before, after = ({table.name: table for table in manifest.tables} for manifest in manifests)
     found: dict[str, TableDiff] = {}
@@ -148,7 +152,7 @@ class _GroupRows:
     """The rows of some tables of a group as a stream of record batches; `error` is why it ended too early."""
 
     def __init__(
-        self, folder: Place, manifest: Manifest, group: int, names: list[str], on_rows: Callable[[int], None]
+        self, folder: Location, manifest: Manifest, group: int, names: list[str], on_rows: Callable[[int], None]
     ) -> None:
         self.folder = folder
         self.error: PersiaError | None = None
@@ -225,7 +229,7 @@ def _cosine(before: NDArray[np.float64], after: NDArray[np.float64]) -> float | 
     return None if cosine is None else max(-1.0, min(1.0, cosine))
 
 
-def _compare_dense(folders: list[Place], manifests: list[Manifest]) -> list[DenseDiff]:
+def _compare_dense(folders: list[Location], manifests: list[Manifest]) -> list[DenseDiff]:
     sides = []
     for folder, manifest in zip(folders, manifests, strict=True):
         path = next((f for f in manifest.files if kind_of(f) == DENSE and f.name == WEIGHTS), None)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from persia_cli.errors import CheckpointError
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of
 
 DENSE = "dense"
@@ -30,7 +30,7 @@ class DenseFile(NamedTuple):
     record: dict[str, Any]
 
 
-def read_tensors(path: Place) -> DenseFile:
+def read_tensors(path: Location) -> DenseFile:
     """Return the tensors of a safetensors file; raises CheckpointError if it cannot be read."""
     try:
         content = path.read_bytes()
@@ -46,12 +46,12 @@ def read_tensors(path: Place) -> DenseFile:
     return DenseFile(found, record)
 
 
-def tensor_shapes(path: Place) -> dict[str, list[int]]:
+def tensor_shapes(path: Location) -> dict[str, list[int]]:
     """Return the shape of each tensor of a safetensors file by name; raises CheckpointError if it cannot be read."""
     return {name: list(values.shape) for name, values in read_tensors(path).tensors.items()}
 
 
-def dense_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
+def dense_flaws(folder: Location, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each flaw of the dense files."""
     listed = {file.name: folder / file.folder / file.name for file in manifest.files if kind_of(file) == DENSE}
     is_async = manifest.config["mode"]["kind"] == "async"
@@ -75,7 +75,7 @@ def dense_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
             yield from _state_flaws(path, weights, found)
 
 
-def _state_flaws(path: Place, weights: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> Iterator[str]:
+def _state_flaws(path: Location, weights: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield a sentence for each state without a weight, and each that only some of the weights with states have."""
     kinds_of: dict[str, set[str]] = {}
     for name in states:

@@ -11,7 +11,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import Place, modified_s
+from persia_cli.storage.locations import Location, modified_s
 from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, kind_of, read_manifest
 from persia_cli.store.layout import GroupSpec
 
@@ -59,7 +59,7 @@ class Description:
     """Path below the checkpoint, bytes, rows, and the partitions of rows."""
 
 
-def describe_checkpoint(folder: Place) -> Description:
+def describe_checkpoint(folder: Location) -> Description:
     """Return the content of a checkpoint, or of the best (else newest) of a run directory; reads no rows.
 
     Raises UserError for a folder that is neither, CheckpointError if its manifest is damaged or a file is missing.

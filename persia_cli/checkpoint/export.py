@@ -14,7 +14,7 @@ from persia_cli.checkpoint.description import groups_of
 from persia_cli.checkpoint.rows import RowBlock, SortedRows
 from persia_cli.disk import replacing
 from persia_cli.errors import UserError
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.layout import DENSE_TABLE
 
@@ -44,7 +44,7 @@ def require_exportable(manifest: Manifest, table: str, output: Path, overwrite: 
 
 
 def export_table(
-    folder: Place,
+    folder: Location,
     manifest: Manifest,
     table: str,
     output: Path,

@@ -9,7 +9,7 @@ from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.observe.saved_run import newest_of_run
-from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
+from persia_cli.storage.locations import PARTIAL, Location, modified_s, nbytes_below
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -87,7 +87,7 @@ def is_running(run_dir: Path) -> bool:
     return (run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)
 
 
-def run_checkpoints(run_dir: Path) -> Place:
+def run_checkpoints(run_dir: Path) -> Location:
     """Return the folder of a run's checkpoints by its configuration."""
     return checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
 
@@ -119,7 +119,7 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
     )
 
 
-def _listed(folder: Place, step: int, best: Place | None, newest: Place | None) -> ListedCheckpoint:
+def _listed(folder: Location, step: int, best: Location | None, newest: Location | None) -> ListedCheckpoint:
     is_best, resumes, saved_s = best == folder, newest == folder, None
     try:
         saved_s = modified_s(folder / MANIFEST)
@@ -146,6 +146,6 @@ def _listed(folder: Place, step: int, best: Place | None, newest: Place | None) 
     )
 
 
-def _leftover(folder: Place, running: bool) -> Leftover:
+def _leftover(folder: Location, running: bool) -> Leftover:
     unfinished = "being written" if running else "unfinished"
     return Leftover(str(folder), unfinished if folder.suffix == PARTIAL else "partly removed", nbytes_below(folder))

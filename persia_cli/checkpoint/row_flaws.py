@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.checkpoint.rows import RowBlock, decoded, row_blocks
 from persia_cli.errors import CheckpointError, one_line
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.checkpoints.saved import SavedRows
 from persia_cli.store.checkpoints.saved_rows import RowFile
@@ -27,7 +27,7 @@ class _Found:
 class RowFlaws:
     """The check of one file, block by block, in memory of fixed size."""
 
-    path: Place
+    path: Location
     saved: SavedRows
     manifest: Manifest
     layout: EmbeddingLayout | None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.rows import hashing
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.checkpoints.record_batches import record_batches, understanding_rows
 from persia_cli.store.checkpoints.saved_rows import RowFile, in_order, saved_rows
@@ -44,7 +44,7 @@ class RowBlock(NamedTuple):
         )
 
 
-def row_blocks(path: Place, names: list[str]) -> Iterator[RowBlock]:
+def row_blocks(path: Location, names: list[str]) -> Iterator[RowBlock]:
     """Yield the rows of a file, whose tables are `names`; raises CheckpointError if it is no file of such rows."""
     with record_batches(path) as batches:
         for batch in batches:
@@ -100,7 +100,7 @@ class SortedRows:
     sorted in temporary files.
     """
 
-    def __init__(self, folder: Place, manifest: Manifest, group: int) -> None:
+    def __init__(self, folder: Location, manifest: Manifest, group: int) -> None:
         """Take the group's files, whose contents should be verified before."""
         self.names = list(manifest.tables_of(group))
         files = [file for file in saved_rows(folder, manifest, with_dense=True) if file.rows.group == group]

@@ -15,7 +15,7 @@ from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.read.decode import decode_ids
 from persia_cli.errors import CheckpointError, UserError, one_line
 from persia_cli.kernels.rows.splitmix import GOLDEN, mix64
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 from persia_cli.store.layout import DENSE_TABLE, TableSpec
 
@@ -23,7 +23,7 @@ UNCHANGED = {"separator": None, "padding": None, "missing_id": None}
 """Settings of a feature without which each value is one id."""
 
 
-def vectors_of(checkpoint: Place, run: Run, table: str, values: Sequence[Any]) -> NDArray[np.float32]:
+def vectors_of(checkpoint: Location, run: Run, table: str, values: Sequence[Any]) -> NDArray[np.float32]:
     """Return the embedding of each value [values, dim], as the data has it; zeros for one without a row.
 
     Reads the rows of the table's feature group, and needs the memory of one record batch. Raises UserError for another

@@ -13,7 +13,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, ConfigError, UserError, one_line
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import Place, size_of
+from persia_cli.storage.locations import Location, size_of
 from persia_cli.store.checkpoints.manifest import (
     COLD,
     MANIFEST,
@@ -59,7 +59,7 @@ class VerifyingProgress:
         self.on_change(self)
 
 
-def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
+def checkpoints_in(folder: Location) -> tuple[list[Location], Path | None, list[str]]:
     """Return the checkpoints of a folder, which is a run directory or one of them; the run directory; the run's flaws.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without a checkpoint.
@@ -79,7 +79,7 @@ def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
     )
 
 
-def verify_checkpoint(folder: Place, progress: VerifyingProgress) -> Verification:
+def verify_checkpoint(folder: Location, progress: VerifyingProgress) -> Verification:
     """Return all flaws of a checkpoint; needs memory for a few record batches and its dense weights."""
     found = Verification(str(folder))
     try:
@@ -102,7 +102,7 @@ def verify_checkpoint(folder: Place, progress: VerifyingProgress) -> Verificatio
 
 
 def _verify_file(
-    folder: Place,
+    folder: Location,
     file: SavedFile,
     manifest: Manifest,
     layout: EmbeddingLayout | None,

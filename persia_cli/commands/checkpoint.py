@@ -77,9 +77,9 @@ def verify(folder: Source, as_json: AsJson = False) -> None:
     from persia_cli.commands.checkpoint_view import show_verification, verifying
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.errors import CheckpointError, count
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
-    source = place_of(folder)
+    source = location_of(folder)
     checkpoints, run_dir, of_run = checkpoints_in(source)
     with verifying(err()) as progress:
         found = [verify_checkpoint(each, progress) for each in checkpoints]
@@ -110,9 +110,9 @@ def show(folder: Source, as_json: AsJson = False) -> None:
     from persia_cli.checkpoint.description import describe_checkpoint
     from persia_cli.commands.checkpoint_content_view import show_description
     from persia_cli.commands.screen import err, out, propose, say_json
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
-    found = describe_checkpoint(place_of(folder))
+    found = describe_checkpoint(location_of(folder))
     if as_json:
         say_json(asdict(found))
         return
@@ -134,10 +134,10 @@ def diff(
     from persia_cli.commands.checkpoint_content_view import show_diff
     from persia_cli.commands.progress_bar import counting
     from persia_cli.commands.screen import err, out, propose, say_json
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     with counting(err(), "comparing", "rows") as progress:
-        found = compare_checkpoints(place_of(before), place_of(after), progress)
+        found = compare_checkpoints(location_of(before), location_of(after), progress)
     if as_json:
         say_json(asdict(found))
         return
@@ -165,10 +165,10 @@ def export(
     from persia_cli.commands.screen import err, labelled, propose
     from persia_cli.errors import count
     from persia_cli.observe.saved_run import locate_model
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
     from persia_cli.store.checkpoints.manifest import read_manifest
 
-    checkpoint, _ = locate_model(place_of(folder))
+    checkpoint, _ = locate_model(location_of(folder))
     manifest = read_manifest(checkpoint)
     require_exportable(manifest, table, output, overwrite)
     with counting(err(), "exporting", "rows") as progress:

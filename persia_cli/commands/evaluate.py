@@ -83,7 +83,7 @@ def evaluate(
     from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
     from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import find_model
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
@@ -95,7 +95,7 @@ def evaluate(
             raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
     if test and data:
         raise UserError("--test scores the run's own test samples; leave out --data")
-    model = find_model(place_of(run), step)
+    model = find_model(location_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])], test=test)
     if retrieval:
         from persia_cli.commands.screen import say_json

@@ -72,10 +72,10 @@ def export(
     from persia_cli.export.verification import compare
     from persia_cli.observe.saved_run import find_model
     from persia_cli.serving.row_reader import has_rare_ids
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     place = Output.at(output, overwrite)
-    model = find_model(place_of(run), step)
+    model = find_model(location_of(run), step)
     place.require_apart(model)
     if form == "torch":
         if verify or name or rows != "float32":

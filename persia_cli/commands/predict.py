@@ -69,10 +69,10 @@ def predict(
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import find_model
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     paths, words = paths_and_words(data)
-    model = find_model(place_of(run), step)
+    model = find_model(location_of(run), step)
     if not isinstance(model.run.dataset, ParquetDataset):
         raise UserError(f"{run} was trained on generated samples, so no file has its columns; train on files first")
     for path in paths:

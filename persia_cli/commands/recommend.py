@@ -56,14 +56,14 @@ def recommend(
     from persia_cli.retrieval.known_items import read_items
     from persia_cli.retrieval.lists import ItemLists, users_in
     from persia_cli.retrieval.towers import saved_towers
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     if output.suffix != ".parquet":
         raise UserError(f"{output.name}: lists are written as Parquet; end the name in .parquet")
     check_output(output, users, overwrite)
     if approximate:
         require_faiss()
-    model = find_model(place_of(run), step)
+    model = find_model(location_of(run), step)
     require_two_sides(model.run, "persia recommend")
     plan = plan_saved(model, "evaluate", words or [])
     if not isinstance(plan.run.dataset, ParquetDataset) or plan.facts.stand_in:

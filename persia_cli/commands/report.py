@@ -35,12 +35,12 @@ def report(
     """
     from persia_cli.commands.run_at_uri import uri_of
     from persia_cli.observe.remote_records import newest_record, records_at
-    from persia_cli.storage.places import address_of, place_of
+    from persia_cli.storage.locations import address_of, location_of
 
     if (uri := uri_of(run)) is None:
         _report(Path(run), run, output)
         return
-    place = place_of(uri)
+    place = location_of(uri)
     newest_record(place)  # refused if there is none
     with records_at(place) as found:
         [folder] = found

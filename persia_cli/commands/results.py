@@ -22,7 +22,7 @@ from persia_cli.observe.giveaway import giveaway
 from persia_cli.observe.history import QUALITY
 from persia_cli.observe.outcome import as_used, calibration_at, correction
 from persia_cli.plan.job import JobPlan
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 from persia_cli.store.checkpoints.manifest import calibration_of, checkpoints_of
 from persia_cli.store.checkpoints.retention import best_checkpoint
 
@@ -99,7 +99,7 @@ def corrections_in(plan: JobPlan, result: JobResult, evaluation: Mapping[str, An
     if plan.job.task == "train":
         event = calibration_at(evaluation["step"], result.events) if evaluation else None
         return event["labels"] if event else []
-    found: list[dict[str, Any]] = msgspec.to_builtins(calibration_of(plan.run, place_of(plan.job.load or "")))
+    found: list[dict[str, Any]] = msgspec.to_builtins(calibration_of(plan.run, location_of(plan.job.load or "")))
     return found
 
 

@@ -11,7 +11,7 @@ from persia_cli.commands.options import Overrides, examples
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
     from persia_cli.plan.job import JobPlan
-    from persia_cli.storage.places import Place
+    from persia_cli.storage.locations import Location
 
 EXAMPLES = examples(
     "persia resume runs/criteo-20261121-081500                              # go on from its newest checkpoint",
@@ -103,7 +103,7 @@ def split_word(words: list[str]) -> tuple[list[str], str | None]:
     return [word for word in words if not word.startswith(WORD)], values[0] if values else None
 
 
-def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
+def plan_resumed(source: "Location", run: "Run", run_dir: Path) -> "JobPlan":
     """Plan the rest of a training whose checkpoint is in `source`, a run directory (the newest) or a checkpoint.
 
     Raises UserError for settings or data that differ from those of the checkpoint, and if no step is left.
@@ -119,7 +119,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_space
     from persia_cli.plan.settled import settled_as
-    from persia_cli.storage.places import address_of
+    from persia_cli.storage.locations import address_of
     from persia_cli.store.checkpoints.claim import require_own
     from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest
     from persia_cli.store.checkpoints.retention import best_checkpoint
@@ -195,13 +195,13 @@ def plan_from(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None"
     from persia_cli.commands.job import choose_run_dir
     from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import locate_model
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     if source == AUTO:
         if run_dir is None:
             raise UserError("resume=auto goes on with the run in --run-dir if there is one; give --run-dir")
         return plan_if_begun(run, run_dir)
-    place = place_of(source)
+    place = location_of(source)
     if isinstance(place, Path) and not place.is_dir():
         raise UserError(
             f"resume={source}: there is no such folder; give a run directory, one of its checkpoints, or auto"

@@ -20,7 +20,7 @@ from persia_cli.engines.job import ROLES, URI, timed
 from persia_cli.errors import UserError
 from persia_cli.observe.remote_records import fetch_record, owner_here, run_at
 from persia_cli.storage.credentials import without_credentials
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 
 AUTO = "auto"
 RUNS = Path("runs")
@@ -53,8 +53,8 @@ def words_of(uri: str, run: Run, resumed: str | None) -> list[str]:
 @contextmanager
 def folder_of(uri: str, name: str) -> Iterator[Path]:
     """Yield the folder of this machine for the run at a URI: its own, or a new one, which goes if nothing begins."""
-    if (own := owner_here(place_of(uri))) is not None:
-        labelled(err(), "note", f"the run at {place_of(uri)} is in {own}")
+    if (own := owner_here(location_of(uri))) is not None:
+        labelled(err(), "note", f"the run at {location_of(uri)} is in {own}")
         yield own
         return
     with new_folder(name) as folder:
@@ -75,7 +75,7 @@ def new_folder(name: str) -> Iterator[Path]:
 @contextmanager
 def taken_up(uri: str) -> Iterator[Path]:
     """Yield the folder of this machine with the record of the run at a URI, fetched if it is not there yet."""
-    place = place_of(uri)
+    place = location_of(uri)
     with folder_of(uri, run_at(place).name) as folder:
         if owner_here(place) is None:
             fetch_record(uri, folder, note)
@@ -91,6 +91,6 @@ def run_elsewhere(uri: str, words: list[str]) -> Run | None:
     """Return the run at a URI, changed by settings, if an engine runs it on other machines without this command."""
     with TemporaryDirectory(prefix="persia-record-") as scratch:
         config = Path(scratch, CONFIG)
-        write_run(run_at(place_of(uri)), config)
+        write_run(run_at(location_of(uri)), config)
         run = compose_run([f"conf={config}", *words])
     return run if run.cluster.kind in ENGINES else None

@@ -34,10 +34,10 @@ def ls(
     from persia_cli.commands.screen import err, labelled, out, propose, say_json
     from persia_cli.errors import UserError
     from persia_cli.observe.overview import summaries, summaries_at
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
     if (uri := uri_of(folder)) is not None:
-        found = summaries_at(place_of(uri), time.time())
+        found = summaries_at(location_of(uri), time.time())
     elif Path(folder).is_dir():
         found = summaries(Path(folder), time.time())
     else:

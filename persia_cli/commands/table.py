@@ -25,9 +25,9 @@ def stats(
     from persia_cli.commands.screen import err, labelled, out, say_json
     from persia_cli.commands.table_view import as_object, show_tables
     from persia_cli.observe.table_report import report_tables
-    from persia_cli.storage.places import place_of
+    from persia_cli.storage.locations import location_of
 
-    report = report_tables(place_of(folder))
+    report = report_tables(location_of(folder))
     if as_json:
         say_json(as_object(report))
         return

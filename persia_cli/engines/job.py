@@ -24,7 +24,7 @@ from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.addresses import local_path
-from persia_cli.storage.places import address_of, place_of
+from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.claim import WRITER, claim
 from persia_cli.wire.place import own_process
 
@@ -152,7 +152,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         # Remove the files of a coordinator that was killed: others would look for the new one at its address.
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / SECRET_FILE).unlink(missing_ok=True)
-    load = plan.job.load and address_of(place_of(plan.job.load))
+    load = plan.job.load and address_of(location_of(plan.job.load))
     own = own_process()
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, driver=own.pid, driver_began=own.began)
     plan = replace(plan, run=anchored(plan.run), job=job)

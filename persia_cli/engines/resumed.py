@@ -12,7 +12,7 @@ from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal
 from persia_cli.observe.record_state import copies_in
 from persia_cli.plan.job import JobPlan
-from persia_cli.storage.places import Place, place_of
+from persia_cli.storage.locations import Location, location_of
 from persia_cli.store.checkpoints.claim import WRITER
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest, verify
 from persia_cli.store.checkpoints.retention import remove_unfinished
@@ -33,7 +33,7 @@ def metrics_so_far(plan: JobPlan) -> bytes:
         raise UserError(
             f"{plan.run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir"
         )
-    checkpoint = place_of(plan.job.load or "")
+    checkpoint = location_of(plan.job.load or "")
     manifest = read_manifest(checkpoint)
     copy = next((file for file in copies_in(manifest) if file.name == METRICS), None)
     if copy is None:
@@ -117,13 +117,13 @@ def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> No
                 rename(run_dir / name, folder / name)
 
 
-def newest_of(checkpoints: Place) -> Place | None:
+def newest_of(checkpoints: Location) -> Location | None:
     """Return the newest complete checkpoint of a run; None if it has none."""
     steps = finished_steps(checkpoints)
     return checkpoint_folder(checkpoints, steps[-1]) if steps else None
 
 
-def newest_sound(checkpoints: Place, whole: bool, report: Callable[[str], None]) -> Place | None:
+def newest_sound(checkpoints: Location, whole: bool, report: Callable[[str], None]) -> Location | None:
     """Return the newest checkpoint of a run that is not damaged; None if the run has none.
 
     A damaged one on a disk is reported and renamed, so that it stays and is not used. The `whole` content is compared
@@ -151,7 +151,7 @@ def has_failed_to_begin(run_dir: Path) -> bool:
     return [line["phase"] for line in read_journal(run_dir / EVENTS) if line["event"] == "phase"] == ["failed"]
 
 
-def damage_of(checkpoint: Place, whole: bool) -> str:
+def damage_of(checkpoint: Location, whole: bool) -> str:
     """Return the reason why a checkpoint cannot be loaded, or an empty text; with `whole`, read all its content."""
     try:
         manifest = read_manifest(checkpoint)

@@ -15,7 +15,7 @@ from persia_cli.engines.signals import JobSignals
 from persia_cli.errors import CheckpointError, KilledError, PersiaError, count, one_line
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import JobPlan, Rollback
-from persia_cli.storage.places import address_of, place_of
+from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest, step_of
 
 JOB = "the job"
@@ -94,7 +94,7 @@ def rolled_back(
     checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
     newest = newest_sound(checkpoints, whole, report)
     if plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
-        began = place_of(plan.job.load or "")
+        began = location_of(plan.job.load or "")
         if address_of(began.parent) != address_of(checkpoints):
             newest = began  # in another run, and nothing was saved since
     manifest = read_manifest(newest) if newest is not None else None

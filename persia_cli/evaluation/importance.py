@@ -20,7 +20,7 @@ from persia_cli.metric import HEADLINES, aim_of, goodness, keys_of
 from persia_cli.observe.quality import quality
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import dense_count, sparse_features
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.training.device import device_of
 
 REPEATS = 5
@@ -52,7 +52,7 @@ class Importance:
     features: list[FeatureImportance]
 
 
-def permutation_importance(run: Run, checkpoint: Place, progress: Progress) -> Importance:
+def permutation_importance(run: Run, checkpoint: Location, progress: Progress) -> Importance:
     """Measure every feature on the evaluation samples of a run, by its saved model in this process.
 
     The samples are read once for the metrics, and once for each feature. Exchanges depend on the run's seed alone.

@@ -17,7 +17,7 @@ from persia_cli.model.calibration import calibrate, factors_of
 from persia_cli.model.outputs import split_output
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.checkpoints.manifest import calibration_of, read_manifest, verified_folder
 from persia_cli.store.checkpoints.row_files import load_shard
@@ -32,7 +32,7 @@ from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
 
-def load_network(run: Run, checkpoint: Place) -> nn.Module:
+def load_network(run: Run, checkpoint: Location) -> nn.Module:
     """Return a saved network in evaluation mode, with corrected logits; raises CheckpointError for a damaged one.
 
     It is also raised for one of another model.
@@ -58,7 +58,7 @@ def _with_space(layout: EmbeddingLayout, files: Sequence[RowFile]) -> EmbeddingL
 class LoadedModel:
     """The network of a checkpoint in evaluation mode, in float32, and all its rows; nothing changes them."""
 
-    def __init__(self, run: Run, checkpoint: Place, device: torch.device = CPU) -> None:
+    def __init__(self, run: Run, checkpoint: Location, device: torch.device = CPU) -> None:
         """Load both; raises CheckpointError as `load_network`."""
         layout = embedding_layout(run)
         files = saved_rows(checkpoint, read_manifest(checkpoint), with_dense=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.serving.description import Form, FrozenGroup
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 from persia_cli.store.checkpoints.saved_rows import saved_rows
 from persia_cli.store.layout import GroupSpec
@@ -16,7 +16,7 @@ OnWork = Callable[[str, int, int], None]
 """Receives the name of the work, the finished part and the total."""
 
 
-def require_rows(checkpoint: Place, on_work: OnWork) -> None:
+def require_rows(checkpoint: Location, on_work: OnWork) -> None:
     """Compare the content of every file of rows with its checksum; raises CheckpointError for a changed file."""
     files = saved_rows(checkpoint, read_manifest(checkpoint), with_dense=True)
     total, done = sum(part.nbytes for file in files for _, part in file.parts), 0
@@ -31,7 +31,7 @@ def require_rows(checkpoint: Place, on_work: OnWork) -> None:
 
 
 def write_rows(
-    checkpoint: Place, manifest: Manifest, group: GroupSpec, form: Form, folder: Path, on_rows: OnRows
+    checkpoint: Location, manifest: Manifest, group: GroupSpec, form: Form, folder: Path, on_rows: OnRows
 ) -> FrozenGroup:
     """Write the rows of a feature group; returns their files. Calls `on_rows` with the number of rows of each portion.
 

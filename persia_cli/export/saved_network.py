@@ -12,7 +12,7 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.evaluation.loaded_model import load_network
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
 from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.store.layout import GroupSpec
@@ -34,7 +34,7 @@ class SavedNetwork:
     Rows are used as stored, not rounded to the dtype of the wire.
     """
 
-    def __init__(self, run: Run, checkpoint: Place) -> None:
+    def __init__(self, run: Run, checkpoint: Location) -> None:
         """Load the dense weights; raises CheckpointError for a damaged checkpoint, or one of another model."""
         run = run.model_copy(update={"embedding": run.embedding.model_copy(update={"wire": "float32"})})
         self.layout = embedding_layout(run)

@@ -13,7 +13,7 @@ from persia_cli.metric import FIGURES
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.observe.remote_records import records_at
-from persia_cli.storage.places import Place, address_of
+from persia_cli.storage.locations import Location, address_of
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 
 
@@ -54,7 +54,7 @@ def summaries(folder: Path, now: float) -> list[Summary]:
     return _newest_first([summarize(path.parent, now) for path in folder.glob(f"*/{CONFIG}")])
 
 
-def summaries_at(place: Place, now: float) -> list[Summary]:
+def summaries_at(place: Location, now: float) -> list[Summary]:
     """Return the same for the run whose checkpoints are in a folder at a URI, or for the runs in that."""
     with records_at(place) as found:
         return _newest_first(

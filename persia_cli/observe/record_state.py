@@ -14,7 +14,7 @@ from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
-from persia_cli.storage.places import Place, put
+from persia_cli.storage.locations import Location, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.wire.job_messages import ScoreCounts
@@ -46,7 +46,7 @@ class RecordState(NamedTuple):
     """Corrections by the evaluation of the present model; none if it has been trained since."""
 
 
-def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> SavedFile:
+def save_scores(folder: Location, scores: ScoreHistogram, recent: RecentScores) -> SavedFile:
     """Write the scores into the checkpoint `folder` as safetensors; raises DiskError.
 
     The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 7]; and
@@ -61,7 +61,7 @@ def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> 
     return SavedFile(RECORD, SCORES, len(content), xxh128(content).hexdigest())
 
 
-def save_copies(run_dir: Path, checkpoint: Place, folder: str, metrics_bytes: int) -> list[SavedFile]:
+def save_copies(run_dir: Path, checkpoint: Location, folder: str, metrics_bytes: int) -> list[SavedFile]:
     """Put the files of a run's record into a folder of a checkpoint, which counts `metrics_bytes` of metrics.
 
     Raise DiskError, also while lines that it counts wait for space on the disk of the run directory.
@@ -84,7 +84,7 @@ def copies_in(manifest: Manifest) -> list[SavedFile]:
     return found if {file.name for file in found} == set(COPIED_FILES) else []
 
 
-def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:
+def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
     """Return the state in a checkpoint, with scores equal to the bit.
 
     Raise CheckpointError if scores are damaged or not of so many tasks.

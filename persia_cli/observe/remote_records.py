@@ -14,7 +14,7 @@ from persia_cli.errors import UserError
 from persia_cli.observe.history import COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.record_state import copies_in
-from persia_cli.storage.places import Place, address_of, place_of, subfolders
+from persia_cli.storage.locations import Location, address_of, location_of, subfolders
 from persia_cli.store.checkpoints.claim import allow_to_continue, has_only_fetched, is_writer, writer_of
 from persia_cli.store.checkpoints.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
 
@@ -22,7 +22,7 @@ COPIES = Path("runs")
 """Folder of the copies, in which evaluations and predictions put their results."""
 
 
-def newest_record(checkpoints: Place) -> dict[str, bytes]:
+def newest_record(checkpoints: Location) -> dict[str, bytes]:
     """Return the files of a run's record, by name, from its newest checkpoint.
 
     Raises UserError if there are none, CheckpointError if that checkpoint is damaged.
@@ -40,7 +40,7 @@ def newest_record(checkpoints: Place) -> dict[str, bytes]:
     raise UserError(f"{checkpoints} has no record of a run: no checkpoint there has a copy of its {CONFIG}")
 
 
-def run_at(checkpoints: Place) -> Run:
+def run_at(checkpoints: Location) -> Run:
     """Return the configuration of the run whose checkpoints are in a folder, with that as its place of checkpoints.
 
     Raise the errors of `newest_record`, and ConfigError if it is damaged or of another version.
@@ -48,13 +48,13 @@ def run_at(checkpoints: Place) -> Run:
     return _run_in(newest_record(checkpoints), checkpoints)
 
 
-def _run_in(record: dict[str, bytes], checkpoints: Place) -> Run:
+def _run_in(record: dict[str, bytes], checkpoints: Location) -> Run:
     run = parsed(record[CONFIG].decode(errors="replace"), f"{CONFIG} of the newest checkpoint in {checkpoints}")
     checkpoint = run.checkpoint.model_copy(update={"path": address_of(checkpoints)})
     return run.model_copy(update={"checkpoint": checkpoint})
 
 
-def owner_here(checkpoints: Place) -> Path | None:
+def owner_here(checkpoints: Location) -> Path | None:
     """Return the run directory whose checkpoints are in a folder, if it is on this machine."""
     writer = writer_of(checkpoints)
     if writer is None or writer.host != socket.gethostname():
@@ -63,7 +63,7 @@ def owner_here(checkpoints: Place) -> Path | None:
     return run_dir if is_writer(checkpoints, run_dir) and (run_dir / CONFIG).is_file() else None
 
 
-def copy_record(checkpoints: Place, folder: Path) -> None:
+def copy_record(checkpoints: Location, folder: Path) -> None:
     """Copy a run's record from its newest checkpoint over an older copy; raises as `run_at` does, and DiskError."""
     record = newest_record(checkpoints)
     run = _run_in(record, checkpoints)
@@ -74,7 +74,7 @@ def copy_record(checkpoints: Place, folder: Path) -> None:
     write_run(run, folder / CONFIG)
 
 
-def is_to_be_fetched(run_dir: Path, checkpoints: Place) -> bool:
+def is_to_be_fetched(run_dir: Path, checkpoints: Location) -> bool:
     """Return whether a run directory has no record, but can continue a run whose checkpoints are at the place."""
     has_no_record = not (run_dir / CONFIG).exists() or has_only_fetched(run_dir)
     return has_no_record and bool(finished_steps(checkpoints))
@@ -85,7 +85,7 @@ def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> Non
 
     The directory may replace the writer of the checkpoints. Raise the errors of `copy_record`.
     """
-    checkpoints = place_of(address)
+    checkpoints = location_of(address)
     writer = writer_of(checkpoints)
     copy_record(checkpoints, run_dir)
     with writing(run_dir):
@@ -95,7 +95,7 @@ def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> Non
     say(f"the record of {writer.run_dir if writer else 'the run'} is fetched from {checkpoints} into {run_dir}")
 
 
-def copied_here(checkpoints: Place) -> Path:
+def copied_here(checkpoints: Location) -> Path:
     """Return the run directory of the checkpoints in a folder: its own, if it is on this machine, else a new copy.
 
     Results of evaluations in an older copy stay.
@@ -110,13 +110,13 @@ def copied_here(checkpoints: Place) -> Path:
 
 
 @contextmanager
-def records_at(place: Place) -> Iterator[dict[Path, Place]]:
+def records_at(place: Location) -> Iterator[dict[Path, Location]]:
     """Yield a run directory for the run whose checkpoints are in a folder, or for each run in it, with their place.
 
     Directories for runs of other machines are copies, which are removed when the block ends.
     """
     with TemporaryDirectory(prefix="persia-records-") as scratch:
-        found: dict[Path, Place] = {}
+        found: dict[Path, Location] = {}
         for each in [place] if finished_steps(place) else filter(finished_steps, subfolders(place)):
             if (folder := owner_here(each)) is None:
                 folder = Path(scratch, each.name)

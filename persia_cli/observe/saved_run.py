@@ -16,7 +16,7 @@ from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.observe.remote_records import copied_here
 from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.saved_model import differences
-from persia_cli.storage.places import Place, address_of, place_of
+from persia_cli.storage.locations import Location, address_of, location_of
 from persia_cli.store.checkpoints.claim import remove_own_unfinished, writer_of
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
@@ -36,11 +36,11 @@ class SavedModel:
     """A checkpoint whose manifest has been checked, and its run."""
 
     run_dir: Path
-    checkpoint: Place
+    checkpoint: Location
     run: Run
 
     @property
-    def checkpoints(self) -> Place:
+    def checkpoints(self) -> Location:
         """The folder of all checkpoints of the run."""
         return self.checkpoint.parent
 
@@ -50,7 +50,7 @@ class SavedModel:
         return self.run_dir / CONFIG
 
 
-def find_model(folder: Place, step: int | None = None, newest: bool = False) -> SavedModel:
+def find_model(folder: Location, step: int | None = None, newest: bool = False) -> SavedModel:
     """Return the model in `folder`, a run directory or a checkpoint of a run.
 
     Of a run it is the checkpoint of `step`, with `newest` the newest one, else the best, or the newest without a best.
@@ -70,7 +70,7 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
     return SavedModel(run_dir, checkpoint, run)
 
 
-def locate_model(folder: Place, step: int | None = None, newest: bool = False) -> tuple[Place, Path | None]:
+def locate_model(folder: Location, step: int | None = None, newest: bool = False) -> tuple[Location, Path | None]:
     """Return the selected checkpoint, and its run directory if it is in one, else a copy of the run's record.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without such a checkpoint.
@@ -92,7 +92,7 @@ def locate_model(folder: Place, step: int | None = None, newest: bool = False) -
     return newest_of_run(folder) if newest else choose_checkpoint(checkpoints, step), folder
 
 
-def newest_of_run(run_dir: Path) -> Place:
+def newest_of_run(run_dir: Path) -> Location:
     """Return the checkpoint from which a run would continue, in any place.
 
     That is its newest, or, as long as nothing later was saved, the one that its last start loaded from elsewhere: of a
@@ -117,7 +117,7 @@ def has_checkpoint(run_dir: Path, run: Run) -> bool:
     return bool(finished_steps(checkpoints) or _loaded_from_elsewhere(run_dir, checkpoints))
 
 
-def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, int] | None:
+def _loaded_from_elsewhere(run_dir: Path, checkpoints: Location) -> tuple[Location, int] | None:
     """Return the checkpoint from which the last start continued, and its step, if it is not one of `checkpoints`."""
     try:
         job = Job.from_json(read_regular(run_dir / JOB))
@@ -125,12 +125,12 @@ def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, in
         return None  # a start writes a new one
     if job.task != "train" or job.load is None or job.run_dir != str(run_dir.absolute()):
         return None  # the record of a copied folder describes the original run
-    place = place_of(job.load)
+    place = location_of(job.load)
     elsewhere = address_of(place.parent) != address_of(checkpoints)
     return (place, job.first_step) if elsewhere and (place / MANIFEST).is_file() else None
 
 
-def _run_of(checkpoint: Place) -> Path | None:
+def _run_of(checkpoint: Location) -> Path | None:
     """Return the run directory of a checkpoint, or a copy of its record; None if there is neither."""
     place = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
     if isinstance(place, Path) and place.parent.name == CHECKPOINTS and (place.parents[1] / CONFIG).is_file():
@@ -143,7 +143,7 @@ def _run_of(checkpoint: Place) -> Path | None:
     return None
 
 
-def _missing(checkpoint: Place) -> str:
+def _missing(checkpoint: Location) -> str:
     return f"{CONFIG} is missing {'two folders above it' if isinstance(checkpoint, Path) else 'on this machine'}"
 
 

@@ -8,7 +8,7 @@ from persia_cli.errors import ConfigError
 from persia_cli.observe.journal import EVENTS, Tail, understanding
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 from persia_cli.store.checkpoints.table_stats import TableStats, table_stats
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
@@ -62,14 +62,14 @@ class TableReport:
 class CheckpointReport:
     """The tables of one checkpoint, by name."""
 
-    checkpoint: Place
+    checkpoint: Location
     run_dir: Path | None
     """Run directory of the checkpoint; None if it is not in one."""
     step: int
     tables: dict[str, TableReport]
 
 
-def report_tables(folder: Place) -> CheckpointReport:
+def report_tables(folder: Location) -> CheckpointReport:
     """Return the report on the chosen checkpoint of a run directory, or on a checkpoint itself.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without a checkpoint or a damaged one.

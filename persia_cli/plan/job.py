@@ -43,7 +43,7 @@ from persia_cli.wire.secret import TOKEN
 if TYPE_CHECKING:
     # Every role imports this module, and most do not need pyarrow.
     from persia_cli.data.read.facts import DatasetFacts
-    from persia_cli.storage.places import Place
+    from persia_cli.storage.locations import Location
 
 Task = Literal["train", "evaluate", "predict"]
 
@@ -243,7 +243,7 @@ def plan_job(
     facts: "DatasetFacts",
     task: Task,
     run_dir: Path,
-    load: "Place | None" = None,
+    load: "Location | None" = None,
     resumed: Manifest | None = None,
 ) -> JobPlan:
     """Return the plan of a job; raise DataError if the data set has no samples for the task.

@@ -14,7 +14,7 @@ from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.warm_start import TakenTable, TakenVectors, WarmStart
 from persia_cli.storage.addresses import local_path
-from persia_cli.storage.places import Place, address_of, place_of
+from persia_cli.storage.locations import Location, address_of, location_of
 from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of, read_manifest
 from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.cold.geometry import rows_on_disk
@@ -80,9 +80,9 @@ def _tables(layout: EmbeddingLayout) -> dict[str, tuple[TableSpec, GroupSpec]]:
     return {table.name: (table, group) for group in layout.feature_groups for table in group.tables}
 
 
-def _checkpoint_of(path: str) -> Place:
+def _checkpoint_of(path: str) -> Location:
     """Return the folder of the initial checkpoint."""
-    folder = place_of(path)
+    folder = location_of(path)
     try:
         is_file, has_model = folder.is_file(), (folder / MANIFEST).is_file()
         is_run = isinstance(folder, Path) and (folder / CONFIG).is_file()

@@ -14,7 +14,7 @@ from persia_cli.model.build import build_model
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.rehearsal.refusal import answer
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.training.dense_state import load_fitting
 from persia_cli.training.optimizer import dense_optimizer
@@ -28,7 +28,7 @@ def fit(run: Run) -> dict[str, Any] | str:
         module = build_model(run.model, input_shape(run, embedding_layout(run)), run.seed)
         optimizer = dense_optimizer(run.optimizer.dense, module)
         states = OPTIMIZER not in run.init_from.skip and not isinstance(run.mode, AsyncMode)
-        return asdict(load_fitting(verified_folder(place_of(run.init_from.path), DENSE), module, optimizer, states))
+        return asdict(load_fitting(verified_folder(location_of(run.init_from.path), DENSE), module, optimizer, states))
     except UserError as error:
         return str(error)
 

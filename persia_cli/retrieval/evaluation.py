@@ -14,7 +14,7 @@ from persia_cli.retrieval.approximate import ApproximateMetrics, require_faiss, 
 from persia_cli.retrieval.question import SAMPLES, Progress, Question, ask
 from persia_cli.retrieval.ranking import Floats, ranks_of, retrieval_metrics
 from persia_cli.retrieval.towers import Vectors, saved_towers
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 def judge(
-    run: Run, checkpoint: Place, cuts: Sequence[int], keep_seen: bool = False, approximate: bool = False
+    run: Run, checkpoint: Location, cuts: Sequence[int], keep_seen: bool = False, approximate: bool = False
 ) -> RetrievalMetrics:
     """Rank all items of both splits for each query of the evaluation split, by the saved network and by popularity.
 

@@ -14,7 +14,7 @@ from persia_cli.evaluation.loaded_model import LoadedModel
 from persia_cli.model.calibration import NAME
 from persia_cli.model.two_sides import TwoSides
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
 from persia_cli.training.pooling import model_batch
@@ -56,7 +56,7 @@ class Towers:
         return Vectors(*(side.float().cpu().numpy() for side in sides))
 
 
-def saved_towers(run: Run, checkpoint: Place) -> Towers:
+def saved_towers(run: Run, checkpoint: Location) -> Towers:
     """Load all rows and the network of a checkpoint into this process.
 
     Raises CheckpointError for a damaged checkpoint, or one of another model.

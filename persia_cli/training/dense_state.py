@@ -12,7 +12,7 @@ from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.plan.warm_start import DenseFit
-from persia_cli.storage.places import Place, put
+from persia_cli.storage.locations import Location, put
 from persia_cli.store.checkpoints.saved import SavedFile
 
 WEIGHTS = "dense.safetensors"
@@ -36,14 +36,14 @@ class TensorFile(NamedTuple):
         own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in self.tensors.items()}
         return TensorFile(self.name, own, self.record)
 
-    def write(self, directory: Place) -> SavedFile:
+    def write(self, directory: Location) -> SavedFile:
         """Write the file into `directory`; raises DiskError."""
         content = safetensors.torch.save(self.tensors, {"persia": json.dumps(self.record, sort_keys=True)})
         put(directory / self.name, content)
         return SavedFile(directory.name, self.name, len(content), xxh128(content).hexdigest())
 
 
-def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile]:
+def write_files(files: Iterable[TensorFile], directory: Location) -> list[SavedFile]:
     """Write files into a folder, which is created if missing; raise DiskError."""
     return [file.write(directory) for file in files]
 
@@ -73,7 +73,7 @@ def dense_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Ten
     ]
 
 
-def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load_dense(directory: Location, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Read the files of `dense_state`, in place; the optimizer's settings (learning rate …) stay those of the config.
 
     Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
@@ -95,7 +95,7 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def load_weights(directory: Place, module: nn.Module) -> None:
+def load_weights(directory: Location, module: nn.Module) -> None:
     """Read only the weights of `dense_state`; raises CheckpointError as `load_dense` does."""
     weights, _ = read_tensors(directory / WEIGHTS)
     _require_same(directory / WEIGHTS, weights, weights_of(module))
@@ -107,7 +107,7 @@ def initial_file(weights: Tensors) -> TensorFile:
     return TensorFile(INITIAL, weights, {})
 
 
-def load_initial(directory: Place, wanted: Tensors) -> Tensors | None:
+def load_initial(directory: Location, wanted: Tensors) -> Tensors | None:
     """Read `INITIAL`; None if there is none. Raises CheckpointError for names or shapes other than the `wanted`."""
     path = directory / INITIAL
     if not path.is_file():
@@ -132,7 +132,7 @@ def parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def read_tensors(path: Place) -> tuple[Tensors, dict[str, Any]]:
+def read_tensors(path: Location) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors of a file and its record; raise CheckpointError if it is missing or damaged."""
     try:
         content = path.read_bytes()
@@ -152,7 +152,7 @@ def _metadata(content: bytes) -> dict[str, str]:
     return found
 
 
-def _require_same(path: Place | str, found: Tensors, wanted: Tensors) -> None:
+def _require_same(path: Location | str, found: Tensors, wanted: Tensors) -> None:
     def described(tensors: Tensors, name: str) -> str:
         return f"{name} {list(tensors[name].shape)} {tensors[name].dtype}" if name in tensors else f"no {name}"
 
@@ -165,7 +165,7 @@ def _require_same(path: Place | str, found: Tensors, wanted: Tensors) -> None:
 
 
 def _by_parameter(
-    path: Place | str, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
+    path: Location | str, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, dict[str, torch.Tensor]]:
     state: dict[int, dict[str, torch.Tensor]] = {}
     numbers = {name: number for number, name in enumerate(names)}
@@ -177,7 +177,7 @@ def _by_parameter(
     return state
 
 
-def load_fitting(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer, states: bool) -> DenseFit:
+def load_fitting(directory: Location, module: nn.Module, optimizer: torch.optim.Optimizer, states: bool) -> DenseFit:
     """Read the weights that fit into a module, in place; with `states` also the state of their optimizer.
 
     The optimizer state of a parameter does not change if its weights do not fit, or were saved with another kind
@@ -212,7 +212,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _fitting_states(
-    directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer, taken: set[str]
+    directory: Location, module: nn.Module, optimizer: torch.optim.Optimizer, taken: set[str]
 ) -> dict[int, dict[str, torch.Tensor]]:
     """Return the saved state of each parameter that is `taken`, by its number in the optimizer."""
     tensors, record = read_tensors(directory / OPTIMIZER)

@@ -17,7 +17,7 @@ from persia_cli.plan.columns import dense_count, input_shape, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.training.compiling import compile_network
 from persia_cli.training.dense_state import (
@@ -184,7 +184,7 @@ class DenseTrainer:
         """Return copies of `state`."""
         return [file.copied() for file in self.state()]
 
-    def load(self, folder: Place) -> None:
+    def load(self, folder: Location) -> None:
         """Read the files of `files`, the weights alone if the rank does not train; raise CheckpointError.
 
         The checkpoint must be of the same model, and for training of the same kind of optimizer.
@@ -196,7 +196,7 @@ class DenseTrainer:
         if self._shared is not None:
             self._shared.load(folder)
 
-    def warm_start(self, folder: Place, states: bool) -> DenseFit:
+    def warm_start(self, folder: Location, states: bool) -> DenseFit:
         """Begin with the weights that fit of those that `save` wrote, with `states` also those of their optimizer.
 
         If servers store the dense weights, their optimizer begins anew. Raise CheckpointError for damaged files.

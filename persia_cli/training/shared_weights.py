@@ -17,7 +17,7 @@ from persia_cli.errors import ConfigError
 from persia_cli.kernels.batch.dedup import add_rows
 from persia_cli.model.batch_norm import LOCAL, BatchNorm
 from persia_cli.plan.dense import DIM, require_space
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.wire_rows import decode_rows
 from persia_cli.training.dense_state import TensorFile, Tensors, initial_file, load_initial
 from persia_cli.wire.messages import GroupRows
@@ -81,7 +81,7 @@ class SharedWeights:
         """Return the initial weights, to which the saved rows are differences."""
         return initial_file(self._named(self._initial))
 
-    def load(self, folder: Place) -> None:
+    def load(self, folder: Location) -> None:
         """Load the initial weights of a checkpoint whose weights the module has loaded.
 
         If servers did not store the dense weights of that run, the loaded weights become the initial ones.

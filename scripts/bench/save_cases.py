@@ -17,7 +17,7 @@ from persia_cli.engines.job import SWITCH_INTERVAL_S
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.roles.embedding_server.saving import ShardSaving
-from persia_cli.storage.places import writing_file
+from persia_cli.storage.locations import writing_file
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.checkpoints.saved import SavedFile

@@ -6,7 +6,7 @@ value is its number of updates in samples.
 
 from pathlib import Path
 
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.checkpoints.saved_rows import saved_rows
 from tests.support.small import STEPS, WORDS
@@ -66,7 +66,7 @@ def counting(folder: Path) -> list[str]:
     return [*SMALL, f"model={{kind: custom, dim: 4, file: {folder / 'network.py'}, name: Net, args: {{}}}}"]
 
 
-def missed_by_rows(checkpoints: Place, steps: int = LONG) -> dict[str, set[int]]:
+def missed_by_rows(checkpoints: Location, steps: int = LONG) -> dict[str, set[int]]:
     """Return the numbers of updates that the rows of the tables of one id have missed, by the last checkpoint."""
     folder = checkpoint_folder(checkpoints, finished_steps(checkpoints)[-1])
     rows = [

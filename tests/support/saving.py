@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import (
     COLD,
     EMBEDDINGS,
@@ -21,7 +21,7 @@ from persia_cli.version import __version__
 
 def save_shard(
     shard: Shard,
-    directory: Place,
+    directory: Location,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> list[SavedFile]:
     """Write a shard as servers do."""

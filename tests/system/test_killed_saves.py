@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.storage.places import Place, place_of, subfolders
+from persia_cli.storage.locations import Location, location_of, subfolders
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     checkpoint_folder,
@@ -47,7 +47,7 @@ def checkpoints_in(kind: str, folder: Path) -> Iterator[str]:
             yield store.uri("killed")
 
 
-def newest_step(checkpoints: Place) -> int:
+def newest_step(checkpoints: Location) -> int:
     """Read every byte of the newest checkpoint; return its step, 0 if there is none."""
     if not finished_steps(checkpoints):
         return 0
@@ -92,7 +92,7 @@ def test_a_job_killed_while_it_saves_resumes_the_checkpoint_before(tmp_path: Pat
     """Killed at random moments, again and again, the run has the losses and rows of one that nothing disturbed."""
     draw = random.Random(f"{kind} {kills}")
     with checkpoints_in(kind, tmp_path) as address:
-        checkpoints, run_dir, reached, unfinished = place_of(address), tmp_path / "run", 0, 0
+        checkpoints, run_dir, reached, unfinished = location_of(address), tmp_path / "run", 0, 0
         words = [
             *WORDS, *SIZES, "cluster=embedded", f"checkpoint.path={address}", "checkpoint.every_steps=5",
             "checkpoint.keep=2", "resume=auto", "--run-dir", str(run_dir),
@@ -126,7 +126,7 @@ def test_a_job_killed_while_it_saves_resumes_the_checkpoint_before(tmp_path: Pat
         assert rows_of(checkpoint_folder(checkpoints, last)) == theirs
 
 
-def rows_of(folder: Place) -> list[dict[str, Any]]:
+def rows_of(folder: Location) -> list[dict[str, Any]]:
     """All rows of a checkpoint."""
     files = saved_rows(folder, read_manifest(folder), with_dense=True)
     return [row for file in files for batch in file.batches() for row in batch.to_pylist()]

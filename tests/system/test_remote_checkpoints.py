@@ -16,7 +16,7 @@ from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.remote_records import copy_record
 from persia_cli.storage.credentials import VARIABLE
-from persia_cli.storage.places import Place, address_of, place_of, subfolders
+from persia_cli.storage.locations import Location, address_of, location_of, subfolders
 from persia_cli.store.checkpoints.manifest import finished_steps, read_manifest, verify
 from tests.support.jobs import losses, plan
 from tests.support.proxy import Proxy
@@ -76,7 +76,7 @@ def port_of(network: Proxy) -> int:
     return int(network.address.rpartition(":")[2])
 
 
-def assert_whole(checkpoints: Place) -> None:
+def assert_whole(checkpoints: Location) -> None:
     """Every checkpoint is whole to the bit, and nothing else is left."""
     steps = finished_steps(checkpoints)
     assert [folder.name for folder in subfolders(checkpoints)] == sorted(f"step-{step}" for step in steps)
@@ -96,7 +96,7 @@ def test_a_run_is_saved_evaluated_and_resumed_in_a_store(
     code, said = train(run, uri, "train.steps=100", "checkpoint.every_steps=50")
     assert code == 0, said
     assert not (run / "checkpoints").exists()
-    checkpoints, outputs = place_of(uri), [said]
+    checkpoints, outputs = location_of(uri), [said]
     assert finished_steps(checkpoints) == [50, 100]
     copy_record(checkpoints, tmp_path / "copy")
     assert read_history(tmp_path / "copy").outcome(time.time()) == RunOutcome("done")
@@ -144,7 +144,7 @@ def test_one_broken_connection_is_tried_again(store: ObjectStore, tmp_path: Path
         assert network.cuts == 1
         assert [event["step"] for event in result.events if event["event"] == "saved"] == [20, 40, 60]
         assert not steps_of(run_dir, "save_failed")
-        assert_whole(place_of(uri))
+        assert_whole(location_of(uri))
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_a_store_that_keeps_requests_waiting_costs_saves_and_not_the_job(store: 
         assert failed
         assert saved[-1] == 300
         assert sorted([*failed, *saved]) == [100, 200, 300]
-        assert_whole(place_of(uri))
+        assert_whole(location_of(uri))
 
 
 @pytest.mark.slow

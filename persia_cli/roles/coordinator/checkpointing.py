@@ -16,7 +16,7 @@ from persia_cli.errors import CheckpointError, DiskError, DiskFaultError, UserEr
 from persia_cli.observe.record_state import COPIES, RECORD, RecordState, copies_in, save_copies, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.storage.places import Place, address_of, place_of, remove
+from persia_cli.storage.locations import Location, address_of, location_of, remove
 from persia_cli.storage.remote import within
 from persia_cli.store.checkpoints.manifest import (
     COLD,
@@ -80,7 +80,7 @@ class Checkpointing:
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
         self._run, self._job, self._tracker = run, job, tracker
         self._checkpoints = checkpoints_of(Path(job.run_dir), run.checkpoint.path)
-        self._draft: Place = self._checkpoints
+        self._draft: Location = self._checkpoints
         self._failures: list[str] = []
         """Reasons why parts of the present checkpoint could not be written."""
         self._lost: tuple[int, str] | None = None
@@ -92,7 +92,7 @@ class Checkpointing:
         self._own_part: CoordinatorPart | None = None
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
         folder = checkpoint_folder(self._checkpoints, job.first_step)
-        is_own = job.load is not None and address_of(place_of(job.load)) == address_of(folder)
+        is_own = job.load is not None and address_of(location_of(job.load)) == address_of(folder)
         self._newest = job.first_step if is_own else None
         """The step of the newest checkpoint that this run saved; None without one."""
 
@@ -275,7 +275,7 @@ class Checkpointing:
         except UserError as error:
             log.warning("%s has no copy of the end of the record: %s", folder, error)
 
-    def _renew_record(self, folder: Place, manifest: Manifest) -> None:
+    def _renew_record(self, folder: Location, manifest: Manifest) -> None:
         """Write a new copy of the record into a checkpoint, then its manifest; raise DiskError."""
         old = {file.folder for file in copies_in(manifest)}
         others = [file for file in manifest.files if file.folder not in old]

@@ -38,7 +38,7 @@ from persia_cli.roles.coordinator.save_requests import SaveRequests
 from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.roles.coordinator.shutdown import AT_ONCE_S, Shutdown
 from persia_cli.roles.session import usage_of
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.wire.job_messages import (
     Death,
@@ -108,12 +108,12 @@ class Coordinator:
         run, events = self._run, self._events
         grid = StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
         metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))
-        loaded = read_manifest(place_of(job.load)) if job.load else None
+        loaded = read_manifest(location_of(job.load)) if job.load else None
         step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
         loading = Loading(run, job, loaded, events)
         resumed = loaded if job.task == "train" else None
         tasks = len(label_names(run))
-        state = load_state(place_of(job.load), resumed, tasks) if resumed and job.load else None
+        state = load_state(location_of(job.load), resumed, tasks) if resumed and job.load else None
         self._record = RunRecord(
             *(self._run_dir, events, run, grid, step, samples, state, metrics),
             scored_part=job.scored_part,
@@ -141,7 +141,7 @@ class Coordinator:
             is_saved=is_saved,
         )
         on_failure.callback(context.disk.close)
-        self._save_requests = SaveRequests(context, str(place_of(job.load)) if is_saved and job.load else "")
+        self._save_requests = SaveRequests(context, str(location_of(job.load)) if is_saved and job.load else "")
         self.signals = self._save_requests.signals
         saving = Saving(context, self._checkpointing, self._save_requests)
         replacements = Replacements(context, saving)

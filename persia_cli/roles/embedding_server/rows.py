@@ -13,7 +13,7 @@ from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, retains_memory
 from persia_cli.plan.warm_start import WarmStart
-from persia_cli.storage.places import Place, place_of
+from persia_cli.storage.locations import Location, location_of
 from persia_cli.store.checkpoints.frequency_files import load_frequencies
 from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.store.checkpoints.row_files import Progress, load_shard
@@ -91,7 +91,7 @@ def unanswered_lookups(shard: Shard, ranks: int) -> dict[BatchId, list[NewKeys]]
     }
 
 
-def load_checkpoint(shard: Shard, folder: Place, progress: Progress) -> int:
+def load_checkpoint(shard: Shard, folder: Location, progress: Progress) -> int:
     """Add the rows of a checkpoint that belong to the shard; return their number, including those without space.
 
     Raise CheckpointError for files that are damaged or do not fit.
@@ -117,7 +117,7 @@ def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
         tables.setdefault(each.source, []).append(each.name)
     rows = WarmRows(shard, tables, warm.states, progress)
     if warm.checkpoint is not None and tables:
-        folder = place_of(warm.checkpoint)
+        folder = location_of(warm.checkpoint)
         rows.load(saved_rows(folder, read_manifest(folder), with_dense=False))
     for source in warm.vectors:
         columns = VectorColumns(source.files, source.id, source.vector, source.rows, source.made == "text")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from persia_cli.config.schema import Cluster
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.row_files import write_portions
 from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.row_store import Keys, Tables
@@ -72,7 +72,7 @@ class ShardSaving:
     def __init__(
         self,
         shard: Shard,
-        folder: Place,
+        folder: Location,
         writer: ThreadPoolExecutor,
         wake: Callable[[], None],
         on_rows: Callable[[int], None],
@@ -158,7 +158,7 @@ class ShardSaving:
 
     # The writing thread
 
-    def _write(self, folder: Place) -> list[SavedFile]:
+    def _write(self, folder: Location) -> list[SavedFile]:
         lower_thread_priority()
         return write_portions(self._shard, self._portions, folder, self._note, self._cold)
 

@@ -28,7 +28,7 @@ from persia_cli.roles.embedding_server.rows import (
 )
 from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_sharing
 from persia_cli.roles.session import CoordinatorSession
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import Progress
@@ -102,7 +102,7 @@ class EmbeddingServer:
         if self._took_over:
             self._ready(0)
         elif job.load:
-            self._read(partial(load_checkpoint, self._shard, place_of(job.load), self._loading))
+            self._read(partial(load_checkpoint, self._shard, location_of(job.load), self._loading))
         elif job.warm:
             self._read(partial(load_first_rows, self._shard, job.warm, self._loading))
         else:
@@ -328,7 +328,7 @@ class EmbeddingServer:
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
         if not isinstance(work, SaveModel):
             return
-        folder = place_of(work.folder) / EMBEDDINGS
+        folder = location_of(work.folder) / EMBEDDINGS
         if number == self._shard.saves[0]:
             self._session.done(number)
             self._session.saved(work.step, (), f"{self._session.name} died while it wrote its rows")

@@ -6,7 +6,7 @@ from functools import partial
 
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.roles.session import CoordinatorSession
-from persia_cli.storage.places import Place, place_of
+from persia_cli.storage.locations import Location, location_of
 from persia_cli.training.dense_state import TensorFile, write_files
 from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.wire.job_messages import SaveModel
@@ -28,10 +28,10 @@ class DenseSaving:
 
     def begin(self, work: SaveModel, trainer: DenseTrainer) -> None:
         """Copy the dense state, and start to write it into the folder of an instruction."""
-        folder = place_of(work.folder) / DENSE
+        folder = location_of(work.folder) / DENSE
         self._writing = self._writer.submit(self._write, folder, work.step, trainer.files())
 
-    def _write(self, folder: Place, step: int, files: Sequence[TensorFile]) -> None:
+    def _write(self, folder: Location, step: int, files: Sequence[TensorFile]) -> None:
         """Write the files; on the writer's thread."""
         try:
             saved = partial(self._session.saved, step, write_files(files, folder))

@@ -27,7 +27,7 @@ from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline, ReadyBa
 from persia_cli.roles.nn_worker.rendezvous import RankStore
 from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
 from persia_cli.roles.session import COMPILING, HEARTBEAT_S, CoordinatorSession, Work
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 from persia_cli.store.checkpoints.manifest import calibration_of, verified_folder
 from persia_cli.training.compiling import watched_compiling
 from persia_cli.training.dense_trainer import DenseTrainer
@@ -164,12 +164,12 @@ class NNWorker:
         """Load the initial dense weights of the job, if it has any, and corrections unless it trains."""
         if job.load:
             self._session.work.begin("reading the dense weights")
-            trainer.load(verified_folder(place_of(job.load), DENSE))
+            trainer.load(verified_folder(location_of(job.load), DENSE))
             if job.task != "train":
-                trainer.calibrate(calibration_of(run, place_of(job.load)))
+                trainer.calibrate(calibration_of(run, location_of(job.load)))
         elif job.warm and job.warm.dense and job.warm.checkpoint:
             self._session.work.begin("reading the dense weights")
-            trainer.warm_start(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)
+            trainer.warm_start(verified_folder(location_of(job.warm.checkpoint), DENSE), job.warm.states)
 
     def _follow(self, trainer: DenseTrainer) -> None:
         while not self._session.stop:

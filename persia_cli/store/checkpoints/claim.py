@@ -13,7 +13,7 @@ import msgspec
 
 from persia_cli.disk import write_whole
 from persia_cli.errors import CheckpointError, ConfigError, DiskError
-from persia_cli.storage.places import Place, place_of, put
+from persia_cli.storage.locations import Location, location_of, put
 from persia_cli.storage.remote import without_secret
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 from persia_cli.store.checkpoints.retention import remove_unfinished
@@ -43,7 +43,7 @@ def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool
     written, if it has checkpoints of another run, or if another run on this machine saves there.
     """
     try:
-        checkpoints = place_of(path)
+        checkpoints = location_of(path)
         require_own(checkpoints, run_dir)
         before, own = writer_of(checkpoints), own_claim(run_dir)
         here = str(run_dir.absolute())
@@ -61,7 +61,7 @@ def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool
     write_whole(run_dir / WRITER, _encoded(claimed))
 
 
-def require_own(checkpoints: Place, run_dir: Path) -> None:
+def require_own(checkpoints: Location, run_dir: Path) -> None:
     """Raise ConfigError if the folder has checkpoints of another run, CheckpointError if it does not answer."""
     if is_writer(checkpoints, run_dir) or not finished_steps(checkpoints):
         return
@@ -83,13 +83,13 @@ def _is_neighbour(before: Writer, run_dir: Path, host: str) -> bool:
     return before.host == host and Path(before.run_dir).resolve() != run_dir.resolve()
 
 
-def is_writer(checkpoints: Place, run_dir: Path) -> bool:
+def is_writer(checkpoints: Location, run_dir: Path) -> bool:
     """Return True if a run directory may write its checkpoints there: it writes them, or has fetched their record."""
     own, writer = own_claim(run_dir), writer_of(checkpoints)
     return own is not None and writer is not None and own.id == writer.id
 
 
-def writer_of(folder: Place) -> Writer | None:
+def writer_of(folder: Location) -> Writer | None:
     """Return the run that writes its checkpoints here; None if none does, or if the file cannot be read."""
     try:
         return _DECODER.decode((folder / WRITER).read_bytes())
@@ -109,7 +109,7 @@ def has_only_fetched(run_dir: Path) -> bool:
     return own is not None and not own.host
 
 
-def allow_to_continue(checkpoints: Place, run_dir: Path) -> None:
+def allow_to_continue(checkpoints: Location, run_dir: Path) -> None:
     """Let a run directory, which has fetched the record of a run, take over its checkpoints; raise DiskError."""
     if (writer := writer_of(checkpoints)) is not None:
         write_whole(run_dir / WRITER, _encoded(Writer(str(run_dir.absolute()), "", writer.id)))

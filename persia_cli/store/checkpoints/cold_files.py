@@ -23,7 +23,7 @@ from persia_cli.errors import CheckpointError, DiskFaultError
 from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.table import cold
 from persia_cli.storage.hashed_files import HashedSource, HashingFile
-from persia_cli.storage.places import Place, reading_stream, writing_file
+from persia_cli.storage.locations import Location, reading_stream, writing_file
 from persia_cli.store.checkpoints.frequency_files import frequencies_of
 from persia_cli.store.checkpoints.manifest import require_digest, segment_name
 from persia_cli.store.checkpoints.record_batches import (
@@ -105,7 +105,7 @@ def format_of(store: RowStore) -> RecordFormat:
 
 
 def save_cold(
-    store: RowStore, cut: Sequence[CutSegment], directory: Place, on_rows: Callable[[int], None]
+    store: RowStore, cut: Sequence[CutSegment], directory: Location, on_rows: Callable[[int], None]
 ) -> list[SavedFile]:
     """Add the segments of a store's cut to a checkpoint, and write their list; all is on disk when this returns.
 
@@ -166,7 +166,7 @@ def _pieces(segment: LogSegment, form: RecordFormat) -> Iterator[NDArray[np.uint
 
 
 def _add_segment(
-    segment: LogSegment, form: RecordFormat, path: Place, copies: bool, on_piece: Callable[[], None]
+    segment: LogSegment, form: RecordFormat, path: Location, copies: bool, on_piece: Callable[[], None]
 ) -> None:
     """Link the file of a segment, or its copy with `copies`; copy it if that is not possible."""
     if isinstance(path, Path):
@@ -200,7 +200,7 @@ def _by_table(form: RecordFormat, content: Content, live: NDArray[np.bool_]) -> 
 # Read
 
 
-def cold_batches(parts: Sequence[tuple[Place, SavedFile]], on_bytes: OnBytes | None) -> Iterator[pa.RecordBatch]:
+def cold_batches(parts: Sequence[tuple[Location, SavedFile]], on_bytes: OnBytes | None) -> Iterator[pa.RecordBatch]:
     """Yield the live records as rows; `parts` are the list and its segments, the oldest first.
 
     With `on_bytes`, compare the content of every file with its checksum, after its last batch; call it with the size
@@ -221,7 +221,12 @@ def cold_batches(parts: Sequence[tuple[Place, SavedFile]], on_bytes: OnBytes | N
 
 
 def _rows_of(
-    path: Place, file: SavedFile, form: RecordFormat, live: NDArray[np.bool_], partitions: int, on_bytes: OnBytes | None
+    path: Location,
+    file: SavedFile,
+    form: RecordFormat,
+    live: NDArray[np.bool_],
+    partitions: int,
+    on_bytes: OnBytes | None,
 ) -> Iterator[pa.RecordBatch]:
     schema = row_schema(form.vectors, form.epoch_bits is not None).with_metadata({PARTITIONS_KEY: str(partitions)})
     step, at = form.blocks_at_once * form.block_bytes, 0

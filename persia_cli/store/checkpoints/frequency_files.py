@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.table.frequency import WORDS, count_at_last_use, used_lines
 from persia_cli.storage.hashed_files import HashingFile
-from persia_cli.storage.places import Place, writing_file
+from persia_cli.storage.locations import Location, writing_file
 from persia_cli.store.checkpoints.manifest import FREQUENCIES, Manifest, kind_of, verify
 from persia_cli.store.checkpoints.record_batches import arrow_numbers, file_name, record_batches
 from persia_cli.store.checkpoints.saved import SavedFile
@@ -42,7 +42,7 @@ def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epo
 
 @contextmanager
 def frequency_file(
-    store: RowStore, directory: Place, saved: list[SavedFile]
+    store: RowStore, directory: Location, saved: list[SavedFile]
 ) -> Iterator[Callable[[int, Sketch], None]]:
     """Yield a function that writes lines of a store's sketch to its file: number of the first line, uint64[8 * lines].
 
@@ -86,7 +86,7 @@ def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def load_frequencies(shard: Shard, folder: Place, manifest: Manifest) -> None:
+def load_frequencies(shard: Shard, folder: Location, manifest: Manifest) -> None:
     """Set the sketches of a shard to those of a checkpoint for their ranges of keys.
 
     If a sketch has other lines than the saved one, because of another capacity, each line gets the greater of the
@@ -104,7 +104,7 @@ def load_frequencies(shard: Shard, folder: Place, manifest: Manifest) -> None:
                 _load(batch, counting, path)
 
 
-def _load(batch: pa.RecordBatch, stores: Sequence[RowStore], path: Place) -> None:
+def _load(batch: pa.RecordBatch, stores: Sequence[RowStore], path: Location) -> None:
     total = int(batch.schema.metadata[LINES_KEY])
     names = set(json.loads(batch.schema.metadata[TABLES_KEY]))
     lines, steps = batch.column("line").to_numpy(), batch.column("step").to_numpy()

@@ -19,10 +19,10 @@ from persia_cli.control.calibration import Calibration
 from persia_cli.control.phases import Trigger
 from persia_cli.control.position import TrainingData
 from persia_cli.errors import CheckpointError
-from persia_cli.storage import places
+from persia_cli.storage import locations
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.hashed_files import read_ahead
-from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
+from persia_cli.storage.locations import Location, inside, location_of, put, reading, size_of, subfolders
 from persia_cli.store.checkpoints.saved import Count, Positive, Record, SavedFile
 from persia_cli.store.layout import DENSE_TABLE
 
@@ -150,27 +150,27 @@ _DECODER = msgspec.json.Decoder(Manifest)
 _VERSION_DECODER = msgspec.json.Decoder(_Version)
 
 
-def checkpoints_of(run_dir: Path, path: str | None) -> Place:
+def checkpoints_of(run_dir: Path, path: str | None) -> Location:
     """Return the folder of a run's checkpoints, given its `checkpoint.path`; raises CheckpointError for a wrong URI."""
-    return run_dir / CHECKPOINTS if path is None else place_of(path)
+    return run_dir / CHECKPOINTS if path is None else location_of(path)
 
 
-def checkpoint_folder(checkpoints: Place, step: int) -> Place:
+def checkpoint_folder(checkpoints: Location, step: int) -> Location:
     """Return the folder of the finished checkpoint of a step."""
     return checkpoints / f"step-{step}"
 
 
-def owner(checkpoints: Place) -> Place:
+def owner(checkpoints: Location) -> Location:
     """Return the place that identifies a run's checkpoints to users: the run directory, unless they are elsewhere."""
     return checkpoints.parent if isinstance(checkpoints, Path) and checkpoints.name == CHECKPOINTS else checkpoints
 
 
-def begin_checkpoint(checkpoints: Place, step: int) -> Place:
+def begin_checkpoint(checkpoints: Location, step: int) -> Location:
     """Return the folder in which the checkpoint of a step is written before it is published; writing creates it."""
-    return places.draft_of(checkpoint_folder(checkpoints, step))
+    return locations.draft_of(checkpoint_folder(checkpoints, step))
 
 
-def publish(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
+def publish(checkpoints: Location, draft: Location, manifest: Manifest) -> Location:
     """Publish the files of a draft, and the manifest, as the checkpoint of a step; return its folder.
 
     All is on disk then. Raise CheckpointError if a file is missing or has another size (a role wrote it to a disk that
@@ -188,16 +188,16 @@ def publish(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
     final = checkpoint_folder(checkpoints, manifest.step)
     beginning = inside(final, draft)
     files = [msgspec.structs.replace(file, folder=f"{beginning}{file.folder}") for file in manifest.files]
-    places.publish(final, draft, MANIFEST, checked(msgspec.structs.replace(manifest, files=files)))
+    locations.publish(final, draft, MANIFEST, checked(msgspec.structs.replace(manifest, files=files)))
     return final
 
 
-def unfinished_folders(checkpoints: Place) -> list[Place]:
+def unfinished_folders(checkpoints: Location) -> list[Location]:
     """Return the folders of checkpoints that were not finished or not completely removed."""
-    return [folder for folder in places.drafts(checkpoints, MANIFEST) if folder.name.startswith("step-")]
+    return [folder for folder in locations.drafts(checkpoints, MANIFEST) if folder.name.startswith("step-")]
 
 
-def finished_steps(checkpoints: Place) -> list[int]:
+def finished_steps(checkpoints: Location) -> list[int]:
     """Return the steps of all complete checkpoints of a run, in ascending order."""
     return sorted(
         int(match[1])
@@ -206,7 +206,7 @@ def finished_steps(checkpoints: Place) -> list[int]:
     )
 
 
-def folders_without_manifest(checkpoints: Place) -> list[Place]:
+def folders_without_manifest(checkpoints: Location) -> list[Location]:
     """Return the folders on a disk that have the name of a complete checkpoint and no manifest.
 
     No killed save leaves one: a user has removed the manifest, or has copied a part of the folder.
@@ -218,7 +218,7 @@ def folders_without_manifest(checkpoints: Place) -> list[Place]:
     ]
 
 
-def step_of(checkpoint: Place) -> int:
+def step_of(checkpoint: Location) -> int:
     """Return the step in the name of a finished checkpoint's folder; raises ValueError for another name."""
     match = _FINISHED.fullmatch(checkpoint.name)
     if match is None:
@@ -226,7 +226,7 @@ def step_of(checkpoint: Place) -> int:
     return int(match[1])
 
 
-def newest_checkpoint(checkpoints: Place) -> Place:
+def newest_checkpoint(checkpoints: Location) -> Location:
     """Return the folder of the last complete checkpoint.
 
     Raises CheckpointError if there is none, or a later folder that has lost its manifest.
@@ -245,7 +245,7 @@ def newest_checkpoint(checkpoints: Place) -> Place:
     return newest
 
 
-def read_manifest(folder: Place) -> Manifest:
+def read_manifest(folder: Location) -> Manifest:
     """Return a checkpoint's manifest, after checking names and sizes of the files, but not their contents.
 
     Raises CheckpointError if it is missing, damaged or of another format, and if a file is missing, has another size or
@@ -257,7 +257,7 @@ def read_manifest(folder: Place) -> Manifest:
     return manifest
 
 
-def decode_manifest(folder: Place) -> Manifest:
+def decode_manifest(folder: Location) -> Manifest:
     """Return a checkpoint's manifest without checking other files.
 
     Raises CheckpointError if it is missing, damaged or of another format.
@@ -285,7 +285,7 @@ def decode_manifest(folder: Place) -> Manifest:
     return manifest
 
 
-def file_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
+def file_flaws(folder: Location, manifest: Manifest) -> Iterator[str]:
     """Yield an error for each file that is missing, has another size than in the manifest, or is not listed there."""
     for file in manifest.files:
         path = folder / file.folder / file.name
@@ -311,7 +311,7 @@ def _unlisted(folder: Path, manifest: Manifest) -> Iterator[str]:
                 yield f"{path} is not listed in the checkpoint's {MANIFEST}; move it elsewhere"
 
 
-def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
+def verify(path: Location, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
     """Compare the content of a file with its checksum; call `on_bytes` with the size of each portion read.
 
     Raise CheckpointError if the file is missing or has changed.
@@ -324,7 +324,7 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
     require_digest(path, file, digest.hexdigest())
 
 
-def require_digest(path: Place, file: SavedFile, digest: str) -> None:
+def require_digest(path: Location, file: SavedFile, digest: str) -> None:
     """Raise CheckpointError unless the XXH128 checksum of a file's content is that of the saved file."""
     if digest != file.xxh128:
         raise CheckpointError(
@@ -332,7 +332,7 @@ def require_digest(path: Place, file: SavedFile, digest: str) -> None:
         )
 
 
-def verified_folder(folder: Place, part: str) -> Place:
+def verified_folder(folder: Location, part: str) -> Location:
     """Return the checkpoint's subfolder `part` after comparing its files with their checksums.
 
     Raises CheckpointError if a file is missing or has changed.
@@ -344,7 +344,7 @@ def verified_folder(folder: Place, part: str) -> Place:
     return folder / (files[0].folder if files else part)
 
 
-def calibration_of(run: Run, checkpoint: Place) -> tuple[Calibration, ...]:
+def calibration_of(run: Run, checkpoint: Location) -> tuple[Calibration, ...]:
     """Return the corrections of a saved model's labels that a run applies; raises CheckpointError."""
     return read_manifest(checkpoint).progress.calibration if run.train.calibrate == "auto" else ()
 
@@ -363,7 +363,7 @@ def list_of(segment: SavedFile) -> str:
     return f"{segment.name.rpartition('-')[0]}.arrow"
 
 
-def write_checked(path: Place, content: Any) -> None:
+def write_checked(path: Location, content: Any) -> None:
     """Write the result of `checked` as a whole file; raise DiskError."""
     put(path, checked(content))
 

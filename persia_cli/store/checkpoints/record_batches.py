@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.hashed_files import HashedSource, HashingFile
-from persia_cli.storage.places import Place, reading_stream, writing_file
+from persia_cli.storage.locations import Location, reading_stream, writing_file
 from persia_cli.store.checkpoints.manifest import require_digest
 from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.layout import GroupSpec
@@ -25,7 +25,7 @@ FILE_MARK = b"ARROW1\0\0"
 
 
 @contextmanager
-def understanding_rows(path: Place) -> Iterator[None]:
+def understanding_rows(path: Location) -> Iterator[None]:
     """Raise CheckpointError if the block cannot read the file of rows as such."""
     try:
         yield
@@ -34,7 +34,7 @@ def understanding_rows(path: Place) -> Iterator[None]:
 
 
 @contextmanager
-def record_batches(path: Place) -> Iterator[Iterator[pa.RecordBatch]]:
+def record_batches(path: Location) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the record batches of a file of rows; raises CheckpointError if the block cannot read them as such."""
     with (
         understanding_rows(path),
@@ -45,7 +45,9 @@ def record_batches(path: Place) -> Iterator[Iterator[pa.RecordBatch]]:
 
 
 @contextmanager
-def hashed_batches(path: Place, file: SavedFile, on_bytes: Callable[[int], None]) -> Iterator[Iterator[pa.RecordBatch]]:
+def hashed_batches(
+    path: Location, file: SavedFile, on_bytes: Callable[[int], None]
+) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the record batches of a file of rows, and compare its content with its checksum after the block.
 
     Call `on_bytes` with the size of each part read. Raise CheckpointError as `record_batches` does, and if the content
@@ -129,7 +131,7 @@ def file_name(group: GroupSpec, partitions: range) -> str:
 def write_rows(
     group: GroupSpec,
     partitions: range,
-    directory: Place,
+    directory: Location,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
     on_rows: Callable[[int], None],

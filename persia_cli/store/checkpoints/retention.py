@@ -10,9 +10,9 @@ import msgspec
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError, DiskError
-from persia_cli.storage import places
+from persia_cli.storage import locations
 from persia_cli.storage.checked_json import read_checked
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -47,7 +47,7 @@ _BEST_DECODER = msgspec.json.Decoder(BestPointer)
 class Retention:
     """The checkpoints that a job has saved; it removes those that need not be retained."""
 
-    def __init__(self, checkpoints: Place, keep: int | None) -> None:
+    def __init__(self, checkpoints: Location, keep: int | None) -> None:
         """Start with the existing checkpoints, as a resumed run has them.
 
         `keep` is the number of checkpoints to retain in addition to the best (None: all).
@@ -95,7 +95,7 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regula
     return [step for step in saved if step not in retained]
 
 
-def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
+def removable(checkpoints: Location, doomed: Sequence[int]) -> list[int]:
     """Return the steps of `doomed`, without the newest whole checkpoint among them if no other is whole."""
     if not doomed:
         return []
@@ -104,7 +104,7 @@ def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
     return [step for step in doomed if step != last]
 
 
-def newest_whole(checkpoints: Place, steps: Iterable[int]) -> int | None:
+def newest_whole(checkpoints: Location, steps: Iterable[int]) -> int | None:
     """Return the newest of these steps whose checkpoint passes the checks of `read_manifest`."""
     for step in sorted(steps, reverse=True):
         with suppress(CheckpointError):
@@ -113,22 +113,22 @@ def newest_whole(checkpoints: Place, steps: Iterable[int]) -> int | None:
     return None
 
 
-def _trigger_of(folder: Place) -> Trigger | None:
+def _trigger_of(folder: Location) -> Trigger | None:
     try:
         return decode_manifest(folder).trigger
     except CheckpointError:
         return None  # a damaged checkpoint is never removed automatically; a user of it gets an error
 
 
-def _remove(folder: Place) -> None:
+def _remove(folder: Location) -> None:
     """Remove a checkpoint so that a partly removed one never looks complete; a failure is logged."""
     try:
-        places.remove(folder, MANIFEST)
+        locations.remove(folder, MANIFEST)
     except (OSError, DiskError, CheckpointError) as error:
         log.warning("the checkpoint %s could not be removed: %s", folder, error)
 
 
-def remove_unfinished(checkpoints: Place) -> None:
+def remove_unfinished(checkpoints: Location) -> None:
     """Remove unfinished checkpoints; call this only if no process writes them any more."""
     try:
         unfinished = unfinished_folders(checkpoints)
@@ -139,7 +139,7 @@ def remove_unfinished(checkpoints: Place) -> None:
         _remove(folder)
 
 
-def best_checkpoint(checkpoints: Place) -> Place | None:
+def best_checkpoint(checkpoints: Location) -> Location | None:
     """Return the folder of the best checkpoint, None if none was chosen; raises CheckpointError if BEST is damaged."""
     path = checkpoints / BEST
     try:
@@ -152,7 +152,7 @@ def best_checkpoint(checkpoints: Place) -> Place | None:
         ) from error
 
 
-def choose_checkpoint(checkpoints: Place, step: int | None = None) -> Place:
+def choose_checkpoint(checkpoints: Location, step: int | None = None) -> Location:
     """Return the folder of a step's checkpoint; without a step, of the best, or of the newest if there is no best.
 
     Raises CheckpointError if there is none.

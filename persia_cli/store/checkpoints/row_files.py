@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.cold_files import save_cold
 from persia_cli.store.checkpoints.frequency_files import Sketch, frequencies_of, frequency_file
 from persia_cli.store.checkpoints.manifest import COLD, FREQUENCIES
@@ -41,7 +41,7 @@ ROWS_PER_BATCH = 65536
 def write_portions(
     shard: Shard,
     portions: Callable[[int], Iterable[SnapshotRows]],
-    directory: Place,
+    directory: Location,
     on_rows: Callable[[int], None],
     cold: Sequence[Sequence[CutSegment]] = (),
 ) -> list[SavedFile]:
@@ -126,7 +126,7 @@ def _save_group(
     shard: Shard,
     store: RowStore,
     portions: Iterable[SnapshotRows],
-    directory: Place,
+    directory: Location,
     on_rows: Callable[[int], None],
 ) -> SavedFile:
     schema = row_schema(store.group.vectors, store.group.counts_uses)
@@ -164,7 +164,7 @@ def _batches(
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Place) -> int:
+def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Location) -> int:
     """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
     column = batch.column("table")
     places = column.indices.to_numpy()
@@ -208,7 +208,7 @@ def insert_rows(
     last_used: NDArray[np.int64],
     vectors: dict[str, Floats],
     frequencies: NDArray[np.uint8] | None,
-    path: Place,
+    path: Location,
 ) -> None:
     """Call `Shard.insert`; raise CheckpointError for rows that exist already or do not fit."""
     repeated = shard.insert(store.group.number, keys, tables, last_used, vectors, frequencies)
@@ -217,7 +217,7 @@ def insert_rows(
     require_space(shard, store, path)
 
 
-def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Place) -> NDArray[np.uint16]:
+def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Location) -> NDArray[np.uint16]:
     """Return table numbers by position in the file's dictionary; only the positions that rows use must be known."""
     known = {table.name: table.number for table in shard.layout.tables()}
     unknown = [names[place] for place in used if names[place] not in known]
@@ -229,7 +229,7 @@ def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path
     return np.array([known.get(name, 0) for name in names], np.uint16)
 
 
-def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, NDArray[np.float32]]:
+def _values(batch: pa.RecordBatch, group: GroupSpec, path: Location) -> dict[str, NDArray[np.float32]]:
     """Return embedding and states, float32[n, columns]; raise CheckpointError if they are not those of the group."""
     expected = group.vectors
     found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
@@ -246,7 +246,7 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, N
     }
 
 
-def require_space(shard: Shard, store: RowStore, path: Place | str) -> None:
+def require_space(shard: Shard, store: RowStore, path: Location | str) -> None:
     """Raise CheckpointError if the rows loaded for the group so far do not fit into its store."""
     counters = shard.counters()
     rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)

@@ -16,7 +16,7 @@ from persia_cli import disk
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.rows import hashing
 from persia_cli.storage.hashed_files import read_ahead
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.cold_files import cold_batches
 from persia_cli.store.checkpoints.manifest import Manifest, verify
 from persia_cli.store.checkpoints.record_batches import (
@@ -42,11 +42,11 @@ class RowFile:
     rows: SavedRows
     tables: tuple[str, ...]
     """The tables of the group, in the order of rows with equal keys."""
-    parts: tuple[tuple[Place, SavedFile], ...]
+    parts: tuple[tuple[Location, SavedFile], ...]
     """The file with its path; of cold rows the list, then its segments, the oldest first."""
 
     @property
-    def path(self) -> Place:
+    def path(self) -> Location:
         """The file that names the rows in errors."""
         return self.parts[0][0]
 
@@ -95,7 +95,7 @@ class ColdRowFile(RowFile):
             yield from cold_batches(self.parts, on_bytes)
 
 
-def saved_rows(folder: Place, manifest: Manifest, with_dense: bool) -> list[RowFile]:
+def saved_rows(folder: Location, manifest: Manifest, with_dense: bool) -> list[RowFile]:
     """Return the rows of all partitions of a checkpoint, by name, without those of dense weights unless `with_dense`.
 
     Rows that were in memory come first, each file in the order of keys, then those of cold logs.
@@ -110,7 +110,7 @@ def saved_rows(folder: Place, manifest: Manifest, with_dense: bool) -> list[RowF
     ]
 
 
-def cold_row_file(folder: Place, manifest: Manifest, listed: SavedFile) -> ColdRowFile:
+def cold_row_file(folder: Location, manifest: Manifest, listed: SavedFile) -> ColdRowFile:
     """Return the cold rows of one of `Manifest.cold_files` of the checkpoint in `folder`."""
     assert listed.rows is not None
     files = [listed, *manifest.segments_of(listed)]
@@ -192,7 +192,7 @@ class _OrderedRows(NamedTuple):
 class _RowSource:
     """The unread rest of a file whose rows are in order."""
 
-    def __init__(self, path: Place, tables: Sequence[str]) -> None:
+    def __init__(self, path: Location, tables: Sequence[str]) -> None:
         """Open the file when it is first read; `tables` are those of its group, in the order of equal keys."""
         self._batches = _ordered_rows(path, tables)
         self._left: _OrderedRows | None = None
@@ -217,7 +217,7 @@ class _RowSource:
         return taken
 
 
-def _ordered_rows(path: Place, tables: Sequence[str]) -> Generator[_OrderedRows, None, None]:
+def _ordered_rows(path: Location, tables: Sequence[str]) -> Generator[_OrderedRows, None, None]:
     """Yield the content of a file, without empty batches; raise CheckpointError if it is not in order."""
     last = (-1, -1)
     with record_batches(path) as batches:
@@ -248,7 +248,7 @@ def _keys_of(batch: pa.RecordBatch, tables: Sequence[str]) -> tuple[NDArray[np.u
     return keys, own
 
 
-def _merged(sources: Sequence[_RowSource], path: Place) -> Batches:
+def _merged(sources: Sequence[_RowSource], path: Location) -> Batches:
     """Yield the rows of all sources in the order of keys and tables; raise CheckpointError for one that two have."""
     while left := [(source, rows) for source in sources if (rows := source.peek()) is not None]:
         bound = min(rows.last for _, rows in left)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.checkpoints.saved_rows import saved_rows
 
@@ -47,7 +47,7 @@ class TableStats:
     """Steps from a row's last use to the checkpoint: 1 for rows of the last step before it."""
 
 
-def table_stats(folder: Place, manifest: Manifest) -> dict[str, TableStats]:
+def table_stats(folder: Location, manifest: Manifest) -> dict[str, TableStats]:
     """Return the statistics of every table of the checkpoint in `folder`, in its manifest's order.
 
     It needs the memory of one record batch, for files of any size. Raise CheckpointError for a file that is missing,

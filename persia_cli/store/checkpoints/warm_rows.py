@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import DataError
-from persia_cli.storage.places import Place
+from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.row_files import Progress, in_range, insert_rows, require_space
 from persia_cli.store.checkpoints.saved import SavedRows
 from persia_cli.store.checkpoints.saved_rows import RowFile
@@ -87,7 +87,7 @@ class WarmRows:
             if old in rows.tables
         )
 
-    def _add_batch(self, batch: pa.RecordBatch, path: Place) -> None:
+    def _add_batch(self, batch: pa.RecordBatch, path: Location) -> None:
         column = batch.column("table")
         names, places = column.dictionary.to_pylist(), column.indices.to_numpy()
         ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()

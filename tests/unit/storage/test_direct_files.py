@@ -15,7 +15,7 @@ from xxhash import xxh128
 from persia_cli.storage import hashed_files, local_files
 from persia_cli.storage.hashed_files import HashingFile
 from persia_cli.storage.local_files import HUGE_PAGE, BlockPool, LocalSource, open_directly
-from persia_cli.storage.places import reading_stream, writing_file
+from persia_cli.storage.locations import reading_stream, writing_file
 
 BLOCK = 8192
 FOLDERS = [Path(gettempdir()), Path("/dev/shm")]

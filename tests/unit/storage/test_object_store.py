@@ -12,7 +12,7 @@ from persia_cli.data.read.files import DataFile
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_footer
 from persia_cli.data.read.unchanged import content_of
 from persia_cli.errors import CheckpointError, ConfigError, DataError
-from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
+from persia_cli.storage.locations import Location, location_of, nbytes_below, put, subfolders, writing_file
 from persia_cli.storage.remote_path import RemotePath
 from persia_cli.store.checkpoints.claim import (
     WRITER,
@@ -53,7 +53,7 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def checkpoints(store: ObjectStore, request: pytest.FixtureRequest) -> RemotePath:
-    return place_of(store.uri(request.node.name))
+    return location_of(store.uri(request.node.name))
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,14 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     return folder, read_manifest(folder)
 
 
-def upload(local: tuple[Path, Manifest], draft: Place) -> None:
+def upload(local: tuple[Path, Manifest], draft: Location) -> None:
     folder, manifest = local
     for file in manifest.files:
         with writing_file(draft / file.folder / file.name) as sink:
             sink.write((folder / file.folder / file.name).read_bytes())
 
 
-def save(checkpoints: Place, local: tuple[Path, Manifest]) -> Place:
+def save(checkpoints: Location, local: tuple[Path, Manifest]) -> Location:
     draft = begin_checkpoint(checkpoints, 9)
     upload(local, draft)
     return publish(checkpoints, draft, local[1])
@@ -83,7 +83,7 @@ def test_a_published_checkpoint_has_the_files_of_the_disk(
     folder = save(checkpoints, local)
     assert (finished_steps(checkpoints), unfinished_folders(checkpoints)) == ([9], [])
     assert newest_checkpoint(checkpoints) == folder == checkpoint_folder(checkpoints, 9)
-    assert place_of(checkpoints.uri.replace("s3://", "s3a://")) == checkpoints
+    assert location_of(checkpoints.uri.replace("s3://", "s3a://")) == checkpoints
     found = read_manifest(folder)
     for file, there in zip(found.files, local[1].files, strict=True):
         assert (file.name, file.xxh128, file.nbytes) == (there.name, there.xxh128, there.nbytes)
@@ -141,7 +141,7 @@ def test_a_run_claims_its_folder_and_another_run_is_refused(
     own, other = tmp_path / "a", tmp_path / "b"
     own.mkdir(), other.mkdir()
     claim(uri, own, "here")
-    checkpoints = place_of(uri)
+    checkpoints = location_of(uri)
     writer = writer_of(checkpoints)
     assert (writer.run_dir, writer.host) == (str(own), "here")
     upload(local, begin_checkpoint(checkpoints, 5))
@@ -166,7 +166,7 @@ def test_a_claim_with_the_writers_name_takes_over_once(
     store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     uri = store.uri("taken")
-    checkpoints = place_of(uri)
+    checkpoints = location_of(uri)
     former, late, next_one = (tmp_path / name for name in ("former", "late", "next"))
     for folder in (former, late, next_one):
         folder.mkdir()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema import Run
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.storage.places import place_of
+from persia_cli.storage.locations import location_of
 from persia_cli.training.dense_state import write_files
 from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.training.distributed import World
@@ -66,7 +66,7 @@ def test_it_has_the_bits_of_an_undisturbed_one(model, change, tmp_path: Path) ->
     found = trained(before, run, 0, HALF)
     write_files(before.files(), tmp_path)
     after = DenseTrainer(run, World())
-    after.load(place_of(str(tmp_path)))
+    after.load(location_of(str(tmp_path)))
     found += trained(after, run, HALF, STEPS)
 
     for own, other in zip(found, expected, strict=True):

@@ -1,9 +1,9 @@
-"""The place of a run's checkpoints, on a local disk or at a URI, and the differences between the two.
+"""The location of a run's checkpoints, on a local disk or at a URI, and the differences between the two.
 
-`Place` is a folder or file of either kind; both have `/`, `name`, `parent`, `suffix`, `is_file`, `read_bytes` and
+`Location` is a folder or file of either kind; both have `/`, `name`, `parent`, `suffix`, `is_file`, `read_bytes` and
 `iterdir`. Everything else uses the functions here:
 
-- `place_of` opens a path or URI, `address_of` returns the text that opens it again on another machine.
+- `location_of` opens a path or URI, `address_of` returns the text that opens it again on another machine.
 - `writing_file` and `put` write a file that is whole and safe when they return; folders need not be created.
 - `size_of` and `reading` (a stream of bytes) read; `subfolders` lists.
 - `draft_of` returns a new folder for the content of a subfolder, `publish` makes it appear at once, complete.
@@ -30,7 +30,7 @@ from persia_cli.storage.local_files import LocalSink, LocalSource, open_directly
 from persia_cli.storage.remote import DEADLINE_S, ask, explain, sending_s, within, without_secret
 from persia_cli.storage.remote_path import RemotePath
 
-Place = Path | RemotePath
+Location = Path | RemotePath
 
 PARTIAL, REMOVED = ".partial", ".removed"
 """Suffixes of a local folder while it is written, and while it is removed."""
@@ -38,8 +38,8 @@ FLUSH_BYTES = 2**26
 """Bytes after which a remote file waits until all of it has been sent, which limits the memory."""
 
 
-def place_of(address: str | Path) -> Place:
-    """Return the place that a local path or a URI names; raises CheckpointError if pyarrow cannot open the URI."""
+def location_of(address: str | Path) -> Location:
+    """Return the location that a local path or a URI names; raises CheckpointError if pyarrow cannot open the URI."""
     if isinstance(address, Path) or "://" not in address:
         return local_path(address)
     from pyarrow import fs
@@ -55,83 +55,83 @@ def place_of(address: str | Path) -> Place:
     return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, shown)
 
 
-def address_of(place: Place) -> str:
-    """Return the text by which `place_of` opens the place in another process, without credentials."""
-    return place.uri if isinstance(place, RemotePath) else str(place.absolute())
+def address_of(location: Location) -> str:
+    """Return the text by which `location_of` opens the location in another process, without credentials."""
+    return location.uri if isinstance(location, RemotePath) else str(location.absolute())
 
 
-def size_of(place: Place) -> int | None:
+def size_of(location: Location) -> int | None:
     """Return the number of bytes of a file, None if there is no such file."""
-    if isinstance(place, RemotePath):
-        return place.size()
-    return place.stat().st_size if place.is_file() else None
+    if isinstance(location, RemotePath):
+        return location.size()
+    return location.stat().st_size if location.is_file() else None
 
 
-def nbytes_below(place: Place) -> int:
+def nbytes_below(location: Location) -> int:
     """Return the size of all files in a folder and below; files that vanish meanwhile count nothing."""
-    if isinstance(place, RemotePath):
-        return sum(place.sizes_below())
+    if isinstance(location, RemotePath):
+        return sum(location.sizes_below())
     total = 0
-    for path in place.rglob("*"):
+    for path in location.rglob("*"):
         with suppress(FileNotFoundError):
             total += path.lstat().st_size if path.is_symlink() or path.is_file() else 0
     return total
 
 
-def modified_s(place: Place) -> float:
+def modified_s(location: Location) -> float:
     """Return the time of the last write to a file, in seconds since 1970; raises FileNotFoundError if there is none."""
-    return place.modified_s() if isinstance(place, RemotePath) else place.stat().st_mtime
+    return location.modified_s() if isinstance(location, RemotePath) else location.stat().st_mtime
 
 
 @contextmanager
-def reading_stream(place: Place) -> Iterator[Any]:
+def reading_stream(location: Location) -> Iterator[Any]:
     """Yield a file as a stream with `read`, which may reuse the memory of a part that is unreferenced."""
-    if isinstance(place, Path):
-        with open(place, "rb", buffering=0, opener=open_directly) as source:
+    if isinstance(location, Path):
+        with open(location, "rb", buffering=0, opener=open_directly) as source:
             yield LocalSource(source)
     else:
-        with place.open_stream() as source:
+        with location.open_stream() as source:
             yield source
 
 
 @contextmanager
-def reading(place: Place) -> Iterator[Any]:
+def reading(location: Location) -> Iterator[Any]:
     """Yield a file as a stream with `read`; raises CheckpointError if it cannot be opened or read."""
     try:
-        with reading_stream(place) as source:
+        with reading_stream(location) as source:
             yield source
     except OSError as error:
-        reason = explain(error) if isinstance(place, RemotePath) else f"it cannot be read: {error.strerror or error}"
-        raise CheckpointError(f"{place}: {reason}; use another checkpoint") from error
+        reason = explain(error) if isinstance(location, RemotePath) else f"it cannot be read: {error.strerror or error}"
+        raise CheckpointError(f"{location}: {reason}; use another checkpoint") from error
 
 
 @contextmanager
-def writing_file(place: Place) -> Iterator[Any]:
+def writing_file(location: Location) -> Iterator[Any]:
     """Yield a file to write; when the block ends, it is on disk or in the store. Raises DiskError and removes it."""
     sink: Any
     try:
-        if isinstance(place, RemotePath):
-            with _errors(place), _remote_file(place) as sink:
+        if isinstance(location, RemotePath):
+            with _errors(location), _remote_file(location) as sink:
                 yield sink
         else:
-            with disk.writing(place):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with open(place, "wb", buffering=0, opener=open_directly) as sink:
+            with disk.writing(location):
+                location.parent.mkdir(parents=True, exist_ok=True)
+                with open(location, "wb", buffering=0, opener=open_directly) as sink:
                     yield LocalSink(sink)
                     os.fsync(sink.fileno())
     except BaseException:
         # If the disk is full, the space is needed to write the error message.
         with suppress(OSError, DiskError, CheckpointError), within(DEADLINE_S):
-            place.unlink(missing_ok=True) if isinstance(place, Path) else place.remove()
+            location.unlink(missing_ok=True) if isinstance(location, Path) else location.remove()
         raise
 
 
 class _RemoteFile:
     """A file that is being sent; unsent data is at most FLUSH_BYTES."""
 
-    def __init__(self, place: RemotePath) -> None:
-        self._place, self._waiting = place, 0
-        self._sink: Any = self._ask(lambda: place.filesystem.open_output_stream(place.path))
+    def __init__(self, location: RemotePath) -> None:
+        self._place, self._waiting = location, 0
+        self._sink: Any = self._ask(lambda: location.filesystem.open_output_stream(location.path))
 
     def write(self, data: Any) -> int:
         nbytes: int = memoryview(data).nbytes
@@ -153,10 +153,10 @@ class _RemoteFile:
 
 
 @contextmanager
-def _remote_file(place: RemotePath) -> Iterator[Any]:
-    if place.filesystem.type_name == "hdfs":
-        place.filesystem.create_dir(place.parent.path, recursive=True)
-    file = _RemoteFile(place)
+def _remote_file(location: RemotePath) -> Iterator[Any]:
+    if location.filesystem.type_name == "hdfs":
+        location.filesystem.create_dir(location.parent.path, recursive=True)
+    file = _RemoteFile(location)
     try:
         yield file
     except BaseException:
@@ -167,89 +167,89 @@ def _remote_file(place: RemotePath) -> Iterator[Any]:
 
 
 @contextmanager
-def _errors(place: RemotePath) -> Iterator[None]:
+def _errors(location: RemotePath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(f"{place}: {explain(error, 'write')}") from error
+        raise DiskError(f"{location}: {explain(error, 'write')}") from error
 
 
-def put(place: Place, content: bytes) -> None:
+def put(location: Location, content: bytes) -> None:
     """Write a whole file, which appears at once; an existing one is replaced. Raises DiskError."""
-    if isinstance(place, RemotePath):
-        place.write_bytes(content)
+    if isinstance(location, RemotePath):
+        location.write_bytes(content)
     else:
-        with disk.writing(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_whole(place, content)
+        with disk.writing(location):
+            location.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_whole(location, content)
 
 
-def subfolders(place: Place) -> list[Place]:
+def subfolders(location: Location) -> list[Location]:
     """Return the folders in a folder, ordered by name; none if there is no such folder."""
-    if isinstance(place, RemotePath):
-        return list(place.folders())
-    return [path for path in sorted(place.iterdir()) if path.is_dir()] if place.is_dir() else []
+    if isinstance(location, RemotePath):
+        return list(location.folders())
+    return [path for path in sorted(location.iterdir()) if path.is_dir()] if location.is_dir() else []
 
 
-def draft_of(place: Place) -> Place:
-    """Return a new folder for writing the content of the folder `place` until it is published."""
-    if isinstance(place, RemotePath):
-        return place / secrets.token_hex(4)
-    draft = place.with_name(f"{place.name}{PARTIAL}")
+def draft_of(location: Location) -> Location:
+    """Return a new folder for writing the content of the folder `location` until it is published."""
+    if isinstance(location, RemotePath):
+        return location / secrets.token_hex(4)
+    draft = location.with_name(f"{location.name}{PARTIAL}")
     if draft.exists():
         shutil.rmtree(draft, ignore_errors=True)
     return draft
 
 
-def inside(place: Place, draft: Place) -> str:
+def inside(location: Location, draft: Location) -> str:
     """Return the beginning of a draft's file names in the published folder: empty, or `NAME/`."""
-    return f"{draft.name}/" if isinstance(place, RemotePath) else ""
+    return f"{draft.name}/" if isinstance(location, RemotePath) else ""
 
 
-def publish(place: Place, draft: Place, seal: str, content: bytes) -> None:
-    """Make a draft the folder `place`; the file `seal` is written last, once all files of the draft are safe.
+def publish(location: Location, draft: Location, seal: str, content: bytes) -> None:
+    """Make a draft the folder `location`; the file `seal` is written last, once all files of the draft are safe.
 
     Raises DiskError.
     """
-    if isinstance(place, RemotePath):
-        put(place / seal, content)
+    if isinstance(location, RemotePath):
+        put(location / seal, content)
         # It is published now, even if the remains of an earlier writer cannot be removed.
         with suppress(OSError, DiskError, CheckpointError):
-            for other in subfolders(place):
+            for other in subfolders(location):
                 if other.name != draft.name:
                     remove(other, seal)
         return
     assert isinstance(draft, Path)
-    with disk.writing(place):
+    with disk.writing(location):
         for folder in sorted(path for path in draft.rglob("*") if path.is_dir()):
             disk.sync(folder)
         disk.write_whole(draft / seal, content)
-        disk.rename(draft, place)
-        disk.sync(place.parent.parent)
+        disk.rename(draft, location)
+        disk.sync(location.parent.parent)
 
 
-def drafts(places: Place, seal: str) -> list[Place]:
-    """Return the folders in `places` that were not published, or not completely removed."""
-    if isinstance(places, RemotePath):
+def drafts(locations: Location, seal: str) -> list[Location]:
+    """Return the folders in `locations` that were not published, or not completely removed."""
+    if isinstance(locations, RemotePath):
         # Each seal is requested by name, since a list may be older than the seal.
-        return [folder for folder in subfolders(places) if not (folder / seal).is_file()]
-    return [folder for folder in subfolders(places) if folder.suffix in (PARTIAL, REMOVED)]
+        return [folder for folder in subfolders(locations) if not (folder / seal).is_file()]
+    return [folder for folder in subfolders(locations) if folder.suffix in (PARTIAL, REMOVED)]
 
 
-def remove(place: Place, seal: str) -> None:
+def remove(location: Location, seal: str) -> None:
     """Remove a folder, published or not, so that its remains after a failure are in `drafts`.
 
     Raises OSError or DiskError.
     """
-    if isinstance(place, RemotePath):
-        (place / seal).remove()
-        place.remove()
+    if isinstance(location, RemotePath):
+        (location / seal).remove()
+        location.remove()
         return
-    doomed = place
-    if place.suffix not in (PARTIAL, REMOVED):
-        doomed = place.with_name(f"{place.name}{REMOVED}")
+    doomed = location
+    if location.suffix not in (PARTIAL, REMOVED):
+        doomed = location.with_name(f"{location.name}{REMOVED}")
         if doomed.exists():
             shutil.rmtree(doomed)  # the remains of an interrupted removal of an earlier folder of this name
-        disk.rename(place, doomed)
+        disk.rename(location, doomed)
     with suppress(FileNotFoundError):
         shutil.rmtree(doomed)
