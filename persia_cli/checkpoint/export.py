@@ -12,11 +12,11 @@ import pyarrow.parquet
 
 from persia_cli.checkpoint.description import groups_of
 from persia_cli.checkpoint.rows import RowBlock, SortedRows
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.disk import replacing
 from persia_cli.errors import UserError
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
-from persia_cli.store.layout import DENSE_TABLE
 
 KINDS = (".parquet", ".csv")
 ROW_GROUP = 2**18

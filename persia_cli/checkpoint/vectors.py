@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from persia_cli.checkpoint.description import groups_of
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.config.schema import ParquetDataset, Run
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.read.decode import decode_ids
 from persia_cli.errors import CheckpointError, UserError, one_line
 from persia_cli.kernels.rows.splitmix import GOLDEN, mix64
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
-from persia_cli.store.layout import DENSE_TABLE, TableSpec
+from persia_cli.store.layout import TableSpec
 
 UNCHANGED = {"separator": None, "padding": None, "missing_id": None}
 """Settings of a feature without which each value is one id."""

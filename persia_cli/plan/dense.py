@@ -1,9 +1,9 @@
 """The optimizers of rows, and the reserved table, which stores dense weights when they train asynchronously."""
 
 from persia_cli.config.schema import AsyncMode, DenseOptimizer, Optimizer, PlateauSchedule, Run
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.errors import ConfigError
 from persia_cli.store.layout import (
-    DENSE_TABLE,
     GroupSpec,
     RowOptimizer,
     Schedule,

@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass, replace
 
 from persia_cli.config.schema import Run, Table
-from persia_cli.config.schema.embedding import ROUNDING, Frequent
+from persia_cli.config.schema.embedding import DENSE_TABLE, ROUNDING, Frequent
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import CapacityRequest, disk_space, divide
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
 from persia_cli.store.cold.geometry import MAX_RECORDS, geometries, log_memory
 from persia_cli.store.layout import (
-    DENSE_TABLE,
     MAX_ROWS,
     MAX_TABLES,
     MIN_INDEX_BYTES,

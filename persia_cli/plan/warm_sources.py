@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from persia_cli.config.record import CONFIG, read_run
 from persia_cli.config.schema import InitFrom, ParquetDataset, Run, VectorFile
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
 from persia_cli.data.read.vectors import find_vectors
 from persia_cli.errors import CheckpointError, ConfigError, DataError
@@ -18,7 +19,7 @@ from persia_cli.storage.locations import Location, address_of, location_of
 from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of, read_manifest
 from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.cold.geometry import rows_on_disk
-from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout, GroupSpec, TableSpec
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, TableSpec
 
 
 def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:

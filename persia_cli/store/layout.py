@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.config.schema.embedding import DENSE_TABLE
+
 MAX_TABLES = 65535
 """Maximum number of tables of a job: a table's number has 16 bits, and the last one is not used."""
 MAX_ROWS = 2**32 - 2
@@ -32,8 +34,6 @@ ROWS_PER_LINE = 8
 """Rows of capacity for each line of the sketch that counts look-ups of ids without a row."""
 LOOK_UPS_PER_ROW = 128
 """Look-ups for each row of capacity, after which counts of look-ups are halved, if no id came twice in a batch."""
-DENSE_TABLE = "(dense)"
-"""Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
 """Minimum rows of a partition's capacity: hashing spreads keys unevenly, and smaller partitions overflow early."""
 Storage = Literal["float32", "bfloat16", "float16", "int8"]

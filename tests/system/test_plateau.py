@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.engines.job import JobResult
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint, read_manifest
-from persia_cli.store.layout import DENSE_TABLE
 from tests.support import small
 from tests.support.checkpoints import assert_same_model, read_rows
 from tests.support.jobs import CRITEO_FFNN, launch, losses, plan, train

@@ -216,6 +216,17 @@ def test_a_package_never_knows_another(package, other):
     assert wrong == []
 
 
+def test_a_base_class_knows_no_package_of_its_subclasses():
+    classes = {node.name: (name_of(path), node) for path, node in nodes() if isinstance(node, ast.ClassDef)}
+    wrong = []
+    for module, node in classes.values():
+        package = (module.rpartition(".")[0],)
+        for base in (classes[name][0] for name in map(ast.unparse, node.bases) if name in classes):
+            known = [pair for pair in ALL_IMPORTS if pair[0] == base and not is_within(base, package)]
+            wrong += [where(*pair) for pair in known if is_within(pair[1].module.removeprefix("persia_cli."), package)]
+    assert wrong == []
+
+
 def test_no_modules_import_each_other_in_a_circle():
     """Nor by imports inside functions and for type checkers; `graphlib` names the modules in its CycleError."""
     needed: dict[str, set[str]] = {name_of(path): set() for path in FILES}

@@ -31,6 +31,9 @@ Storage = Literal["float32", "bfloat16", "float16", "int8"]
 Wire = Literal["float32", "bfloat16", "float16"]
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 
+DENSE_TABLE = "(dense)"
+"""Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
+
 ROUNDING = 1e-9
 """Tolerance of a sum of shares: decimal fractions are not exact."""
 

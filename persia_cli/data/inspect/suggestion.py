@@ -8,12 +8,12 @@ import yaml
 
 from persia_cli.config.explain import CANDIDATE
 from persia_cli.config.schema.dataset import CsvFormat
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
 from persia_cli.data.inspect.labels import candidates_of, comparable
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, TimeHint
 from persia_cli.data.inspect.roles import Guess, name_of_buckets
 from persia_cli.errors import count
-from persia_cli.store.layout import DENSE_TABLE
 
 USUAL = re.compile(r"^(time_?stamp|time|date|date_?time|ts)$", re.IGNORECASE)
 """Names of the time of a row."""

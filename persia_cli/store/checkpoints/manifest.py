@@ -15,6 +15,7 @@ import msgspec
 from xxhash import xxh128
 
 from persia_cli.config.schema import Run
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.control.calibration import Calibration
 from persia_cli.control.phases import Trigger
 from persia_cli.control.position import TrainingData
@@ -24,7 +25,6 @@ from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.hashed_files import read_ahead
 from persia_cli.storage.locations import Location, inside, location_of, put, reading, size_of, subfolders
 from persia_cli.store.checkpoints.saved import Count, Positive, Record, SavedFile
-from persia_cli.store.layout import DENSE_TABLE
 
 FORMAT_VERSION = 14
 MANIFEST = "manifest.json"

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from persia_cli.config.schema import Run
+from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.errors import ConfigError
 from persia_cli.plan.dense import DIM, MAX_WEIGHTS, dense_bytes, require_space
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import plan_job
-from persia_cli.store.layout import DENSE_TABLE, RowOptimizer, Schedule
+from persia_cli.store.layout import RowOptimizer, Schedule
 from persia_cli.training.optimizer import dense_optimizer
 from tests.support.runs import SGD, make_facts, make_run
 
