@@ -211,7 +211,7 @@ class PhaseMachine:
     """The number of the instruction that began the phase."""
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         """True if the next phase cannot begin before the last checkpoint is complete; ask only between phases."""
         if self._upcoming is None:
             self._upcoming = next(self.phases)

@@ -27,9 +27,6 @@ A role takes SIGTERM as the order to save and end the job, so this signal kills 
 SILENT = "was killed, since it was silent"
 """A phrase for the death of a process that the coordinator has killed."""
 
-LOST_WITH_SUPERVISOR = -signal.SIGHUP
-"""The exit code of a process that was killed together with the supervisor that held its memory."""
-
 
 def may_be_replaced(role: str, exit_code: int, memory_is_retained: bool) -> bool:
     """Return whether a new process may follow one that ended in this way; RestartPolicy limits how often."""
@@ -45,8 +42,6 @@ def killed_by(number: int) -> str:
 
 def ended_how(exit_code: int) -> str:
     """Return a phrase for the end of a process, from the result of waitpid: an exit code or minus a signal's number."""
-    if exit_code == LOST_WITH_SUPERVISOR:
-        return "was killed with its supervisor, so its memory is lost"
     return killed_by(-exit_code) if exit_code < 0 else f"ended with exit code {exit_code}"
 
 

@@ -3,8 +3,7 @@
 from collections import Counter
 from functools import reduce
 from operator import add
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ from persia_cli.observe import staleness
 from persia_cli.observe.calibration import calibrated
 from persia_cli.observe.cold_metrics import cold_metrics
 from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
-from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
@@ -39,6 +37,13 @@ WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
 
+class Lines(Protocol):
+    """A journal to which lines are appended."""
+
+    def write(self, **fields: Any) -> None:
+        """Append an object of these keys and values."""
+
+
 class RunRecord:
     """The only writer of a run's metrics.
 
@@ -49,24 +54,22 @@ class RunRecord:
 
     def __init__(
         self,
-        run_dir: Path,
-        events: Journal,
+        events: Lines,
+        metrics: Lines,
         run: Run,
         grid: StepGrid,
         step: int,
         samples: int,
         state: RecordState | None = None,
-        metrics: Journal | None = None,
         scored_part: str = "eval",
         calibrates: bool = False,
     ) -> None:
         """Begin the record of a model that has been trained for `step` steps and `samples` samples so far.
 
-        A resumed run continues from the `state` of its record. `metrics` is the journal of its lines, if it is open;
-        `scored_part` is the split of its lines of evaluations, each of which is fitted a correction if it `calibrates`.
+        A resumed run continues from the `state` of its record. `scored_part` is the split of its lines of evaluations,
+        each of which is fitted a correction if it `calibrates`.
         """
-        self._metrics = metrics or Journal(run_dir / METRICS)
-        self._events = events
+        self._metrics, self._events = metrics, events
         self._grid = grid
         self._labels = label_names(run)
         self._losses = dict(zip(self._labels, run.losses, strict=True))
@@ -106,7 +109,7 @@ class RunRecord:
     def state(self) -> RecordState:
         """Return the state from which a resumed run continues the record."""
         totals = together([self._tables_before, *self._tables])
-        counts = self._ids, self._unknown, totals, self._metrics.nbytes
+        counts = self._ids, self._unknown, totals
         return RecordState(self._progressive, *counts, self._recent, self._calibration)
 
     def note(self, name: str, usage: ReplicaUsage, incarnation: int = 1) -> None:
@@ -321,14 +324,6 @@ class RunRecord:
         """Count the spans of a replica that the disk has refused."""
         self._unwritten[name] += spans
         self._why_unwritten = why
-
-    def flush(self) -> None:
-        """Write the lines that wait for space on the disk."""
-        self._metrics.flush()
-
-    def close(self) -> None:
-        """Close the file of metrics; raises DiskError if lines are lost."""
-        self._metrics.close()
 
 
 def without_recovered(usage: ReplicaUsage) -> ReplicaUsage:

@@ -38,8 +38,6 @@ class RecordState(NamedTuple):
     unknown: int
     tables: TableTotals
     """Counters of all tables that features read; `rows` has no meaning."""
-    metrics_bytes: int
-    """Size of the file of metrics."""
     recent: RecentScores
     """Scores of the last lines of training, at most `WINDOW`."""
     calibration: tuple[Calibration, ...] = ()
@@ -98,7 +96,7 @@ def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
     tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)
-    counts = progress.look_ups, progress.unknown, tables, progress.metrics_bytes
+    counts = progress.look_ups, progress.unknown, tables
     return RecordState(scores, *counts, recent, progress.calibration)
 
 

@@ -126,7 +126,7 @@ class Server:
         except MalformedMessage as error:
             self.refused += 1
             if error.request is not None:
-                self._send(Peer(identity, error.request), _refused(error))
+                self._send(Peer(identity, error.request), refused(error))
             return
         self.traffic.note_received(frames, received)
         peer = Peer(identity, received.request)
@@ -157,7 +157,7 @@ class Server:
 
     def refuse(self, peer: Peer, error: WireError) -> None:
         """Answer a request that is in error."""
-        self.reply(peer, _refused(error))
+        self.reply(peer, refused(error))
 
     def reply(self, peer: Peer, message: Message) -> None:
         """Answer a request; arrays of the message must not be written from now on.
@@ -202,5 +202,6 @@ class Server:
         self.socket.close()
 
 
-def _refused(error: WireError) -> Refused:
+def refused(error: WireError) -> Refused:
+    """Return the answer to a request that is in error."""
     return Refused(str(error)[:REASON_LIMIT], error.exit_code)

@@ -38,9 +38,9 @@ class Recorded:
             cluster=cluster,
             dataset={"labels": self.labels, "group_by": self.group_by},
         )
-        self.events = Journal(self.folder / EVENTS)
+        self.events, self.metrics = Journal(self.folder / EVENTS), Journal(self.folder / METRICS)
         with mock.patch("persia_cli.observe.record.WINDOW", self.window):
-            self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
+            self.record = RunRecord(self.events, self.metrics, run, GRID, self.step, self.samples)
 
     @property
     def lines(self) -> list[dict[str, Any]]:

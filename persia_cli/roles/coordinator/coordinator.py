@@ -1,4 +1,4 @@
-"""The coordinator: admits replicas, assigns work, runs the phases, and writes the record."""
+"""The coordinator's edge: it passes events to the state machine, and carries the effects out."""
 
 import json
 import logging
@@ -6,62 +6,70 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import Run
-from persia_cli.control.membership import RunningClock
+from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.membership import Membership, RunningClock
+from persia_cli.control.phases import PendingRequests
 from persia_cli.control.position import StepGrid
-from persia_cli.errors import PersiaError, UserError
+from persia_cli.errors import PersiaError, UserError, WireError
 from persia_cli.loggers.process import Loggers, names_of
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.moment import MOMENT
 from persia_cli.observe.record import RunRecord
-from persia_cli.observe.record_state import load_state
+from persia_cli.observe.record_state import RecordState, load_state
+from persia_cli.observe.recordings import remove_recordings
 from persia_cli.plan.columns import label_names
+from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.evaluations import tracker_of
-from persia_cli.plan.job import COORDINATOR, Job
-from persia_cli.roles.coordinator.checkpointing import Checkpointing, restore_tracker
-from persia_cli.roles.coordinator.context import JobContext
-from persia_cli.roles.coordinator.heartbeats import Heartbeats
-from persia_cli.roles.coordinator.joining import Joining
-from persia_cli.roles.coordinator.moment import moment_of
-from persia_cli.roles.coordinator.progression import Progression
-from persia_cli.roles.coordinator.readiness import Loading, Readiness
-from persia_cli.roles.coordinator.recordings import Recordings
-from persia_cli.roles.coordinator.rendezvous import RendezvousStore
-from persia_cli.roles.coordinator.replacements import Replacements
-from persia_cli.roles.coordinator.reporting import Reporting
-from persia_cli.roles.coordinator.save_requests import SaveRequests
-from persia_cli.roles.coordinator.saving import Saving
-from persia_cli.roles.coordinator.shutdown import AT_ONCE_S, Shutdown
-from persia_cli.roles.session import usage_of
-from persia_cli.storage.locations import location_of
-from persia_cli.store.checkpoints.manifest import read_manifest
-from persia_cli.wire.job_messages import (
-    Death,
-    Done,
-    Fail,
-    Heartbeat,
-    Held,
-    Hello,
-    Leave,
-    Next,
-    Ready,
-    Recorded,
-    Report,
-    Saved,
-    SaveNow,
-    Scores,
-    StoreCall,
-    TakeItem,
-    Unreadable,
+from persia_cli.plan.job import COORDINATOR, Job, Replica, job_phases, participants
+from persia_cli.plan.pinning import shared_processors
+from persia_cli.plan.warm_start import WarmStart
+from persia_cli.roles.coordinator.checkpoints import Checkpoints
+from persia_cli.roles.coordinator.machine import CoordinatorMachine
+from persia_cli.roles.coordinator.saving import restore_tracker
+from persia_cli.roles.coordinator.state import (
+    AddScores,
+    Arrived,
+    BeginCheckpoint,
+    Effect,
+    EndReached,
+    Event,
+    Failed,
+    JobState,
+    JournalLines,
+    Kill,
+    PublishCheckpoint,
+    PublishScores,
+    Reply,
+    Settings,
+    Signalled,
+    Start,
+    Task,
+    TaskEnded,
+    TidyCheckpoints,
+    TimePassed,
+    UsageMeasured,
+    Write,
+    WriteTrace,
 )
+from persia_cli.roles.coordinator.traces import TraceFiles
+from persia_cli.roles.session import usage_of
+from persia_cli.roles.task_thread import TaskThread
+from persia_cli.storage.locations import location_of
+from persia_cli.storage.remote import within, without_secret
+from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
+from persia_cli.wire.job_messages import Beat, Report
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Message
-from persia_cli.wire.messages import Ack
+from persia_cli.wire.place import kill, own_process
 from persia_cli.wire.reports import Counters
 from persia_cli.wire.server import Peer
 
@@ -73,13 +81,16 @@ log = logging.getLogger(__name__)
 NAME = f"{COORDINATOR}-0"
 LOOK_S = 1.0
 """Seconds between two checks that the record still exists, and between two files with the present state."""
+AT_ONCE_S = 1.0
+"""Maximum number of seconds in which replicas are asked to end after a signal."""
+UNKNOWN = {"taken": None, "new": None, "unused": None, "states": None}
+"""The comparison of dense weights where the coordinator's machine cannot make it."""
 
 
 class Coordinator:
-    """The components of one job's coordinator, and the loop that drives them.
+    """One job's state machine, the loop that drives it, and all that it touches: sockets, journals, disks, the clock.
 
-    A message changes the state of the `JobContext`; then `tick` of each component does what has become due. All of
-    this runs on the poll loop's thread, and only the context's disk worker waits for disks and stores.
+    All of this runs on the poll loop's thread; only the disk thread waits for disks and stores.
     """
 
     def __init__(
@@ -91,239 +102,354 @@ class Coordinator:
         advertise: str | None = None,
     ) -> None:
         """Listen at `bind`. Raise UserError if another process coordinates the run."""
-        self._loop, self._run, self._run_dir = loop, run, Path(job.run_dir)
+        self._loop, self._run, self._job, self._run_dir = loop, run, job, Path(job.run_dir)
         self._clock = RunningClock(time.monotonic())
         self._events = Journal(self._run_dir / EVENTS, alone=True)
         self.stop, self.stopped_by = False, ""
+        self.signals: deque[str] = deque()
+        """Names of signals that this process received; any thread and a signal handler may append one."""
         with ExitStack() as on_failure:
             on_failure.callback(self._events.close)
             self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
-            self._build(job, bind, on_failure)
+            self._metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))
+            self._journals = {EVENTS: self._events, METRICS: self._metrics}
+            # A replica that can connect expects answers, so all slow reads of checkpoints come before `serve`.
+            self._machine = self._read()
+            self._scoring = self._begin_scoring() if job.task == "predict" else None
+            self._disk = TaskThread("disk", loop.waker().wake)
+            on_failure.callback(self._disk.close)
+            self._server = loop.serve(bind, Report.LIMIT.nbytes)
+            for kind in self._machine.accepted:
+                self._server.on(kind, self._on_message)
+            loop.every(LOOK_S, self._look_at_record)
+            self._loggers = Loggers(run, self._run_dir) if job.task == "train" and names_of(run) else None
             on_failure.pop_all()
         self.address = advertise or self._server.address
 
-    def _build(self, job: Job, bind: str, on_failure: ExitStack) -> None:
-        """Create the record, the context and the components."""
-        # A replica that can connect expects answers, so all slow reads of checkpoints come before `serve`.
-        run, events = self._run, self._events
-        grid = StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
-        metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))
+    def _read(self) -> CoordinatorMachine:
+        """Read the checkpoint from which the job continues, and return the state machine of the job."""
+        run, job = self._run, self._job
         loaded = read_manifest(location_of(job.load)) if job.load else None
         step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
-        loading = Loading(run, job, loaded, events)
         resumed = loaded if job.task == "train" else None
-        tasks = len(label_names(run))
-        state = load_state(location_of(job.load), resumed, tasks) if resumed and job.load else None
-        self._record = RunRecord(
-            *(self._run_dir, events, run, grid, step, samples, state, metrics),
-            scored_part=job.scored_part,
-            calibrates=job.task == "train" and run.train.calibrate == "auto",
-        )
+        state = load_state(location_of(job.load), resumed, len(label_names(run))) if resumed and job.load else None
         tracker = tracker_of(run)
         if resumed:
             restore_tracker(tracker, resumed.progress)
-        self._checkpointing = Checkpointing(run, job, tracker)
-        if resumed and (best := self._checkpointing.seed_best(read_journal(self._run_dir / METRICS))):
-            events.write(event="best", metric=best.metric, step=best.step, value=best.value)
-        self._scoring = self._begin_scoring(job) if job.task == "predict" else None
-        is_saved = bool(resumed and self._checkpointing.has(step))
-        waker = self._loop.waker()
-        self._server = self._loop.serve(bind, Report.LIMIT.nbytes)
-        self._context = context = JobContext(
-            self._server,
-            run,
-            job,
-            events=events,
-            record=self._record,
-            tracker=tracker,
-            now=self._now,
-            wake=waker.wake,
-            is_saved=is_saved,
+        self._checkpoints = Checkpoints(run, job, lambda: self._metrics.nbytes)
+        if resumed and (best := self._checkpoints.seed_best(tracker, read_journal(self._run_dir / METRICS))):
+            self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
+        if job.warm is not None and loaded is None:
+            self._events.write(event="warm_start", **as_event(job.warm))
+        self._traces = TraceFiles(self._run_dir)
+        if job.load is None:
+            remove_recordings(self._run_dir)  # of an earlier start of the training
+        is_saved = bool(resumed and self._checkpoints.has(step))
+        return machine_of(
+            *(run, job, tracker, step, samples, state),
+            saved=str(location_of(job.load)) if is_saved and job.load else "",
+            rows=_initial_rows(run, job, loaded),
         )
-        on_failure.callback(context.disk.close)
-        self._save_requests = SaveRequests(context, str(location_of(job.load)) if is_saved and job.load else "")
-        self.signals = self._save_requests.signals
-        saving = Saving(context, self._checkpointing, self._save_requests)
-        replacements = Replacements(context, saving)
-        self._joining = Joining(context, replacements)
-        recordings = Recordings(context)
-        self._shutdown = Shutdown(context, self._joining, self._save_requests, recordings)
-        reporting = Reporting(context)
-        self._heartbeats = Heartbeats(context, loading, replacements)
-        self._progression = Progression(
-            context, grid, step, saving, self._save_requests, reporting, replacements, self._scoring
-        )
-        handlers: dict[type[Message], Callable[[Peer, Any], None]] = {
-            Hello: self._joining.on_hello,
-            Ready: Readiness(context, loading, replacements).on_ready,
-            Next: self._on_next,
-            Held: self._save_requests.on_held,
-            SaveNow: self._save_requests.on_save_now,
-            Unreadable: self._save_requests.on_unreadable,
-            Done: self._progression.on_done,
-            Saved: saving.on_saved,
-            TakeItem: self._on_take_item,
-            Report: reporting.on_report,
-            Heartbeat: self._heartbeats.on_heartbeat,
-            Fail: self._shutdown.on_fail,
-            Leave: self._shutdown.on_leave,
-            Death: replacements.on_death,
-            Recorded: recordings.on_recorded,
-            StoreCall: RendezvousStore(context).on_call,
-        }
-        if self._scoring is not None:
-            handlers[Scores] = self._on_scores
-        for kind, handler in handlers.items():
-            self._server.on(kind, handler)
-        self._loop.every(LOOK_S, self._look_at_record)
-        self._loggers = Loggers(run, self._run_dir) if job.task == "train" and names_of(run) else None
+
+    def _begin_scoring(self) -> "Scoring":
+        from persia_cli.roles.coordinator.scoring import Scoring  # only a prediction reads data here
+
+        return Scoring(self._run, self._job)
+
+    def _on_message(self, peer: Peer, message: Message) -> None:
+        self._handle(Arrived(self._now(), peer, message))
+
+    def _handle(self, event: Event) -> None:
+        """Pass an event to the state machine; fail the job if its effects cannot be carried out, as on a full disk."""
+        for effect in self._machine.handle(event):
+            try:
+                self._carry_out(effect)
+            except UserError as error:
+                log.error("the coordinator fails: %s", error)
+                if self._machine.state.failure is None:
+                    self._handle(Failed(self._now(), str(error), error.exit_code))
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(peer, Beat() as beat):
+                self._server.reply(peer, Beat(beat.stop, beat.changes, time.monotonic_ns()))
+            case Reply(peer, message):
+                self._server.reply(peer, message)
+            case Write(journal, fields):
+                self._journals[journal].write(**fields)
+            case Start(task):
+                self._disk.run(task.doing, partial(self._work, task), partial(self._on_task_ended, task))
+            case Kill(process):
+                kill(process)
+
+    def _work(self, task: Task) -> Any:
+        """Carry out a task, on the disk thread, and return its result."""
+        match task:
+            case WriteTrace():
+                return self._traces.append(task.portion)
+            case AddScores():
+                assert self._scoring is not None
+                try:
+                    self._scoring.check(task.rank, task.batch, task.logits)
+                except WireError as error:
+                    return error
+                return self._scoring.add(task.batch, task.logits)
+            case PublishScores():
+                assert self._scoring is not None
+                return self._scoring.publish()
+            case _:
+                # A store that hangs costs a save, not the job.
+                with within(self._run.cluster.silence_timeout_s):
+                    return self._save(task)
+
+    def _save(self, task: TidyCheckpoints | BeginCheckpoint | PublishCheckpoint) -> Any:
+        match task:
+            case TidyCheckpoints():
+                return self._checkpoints.tidy(task.best)
+            case BeginCheckpoint():
+                return self._checkpoints.begin(task)
+            case PublishCheckpoint():
+                return self._checkpoints.conclude(task)
+
+    def _on_task_ended(self, task: Task, result: Any) -> None:
+        self._handle(TaskEnded(self._now(), task, result))
 
     def _look_at_record(self) -> None:
         """Abort the job if its record was removed, since all further lines would be lost; write the present state.
 
         Write lines that wait for space on the disk, and warn of loggers that have failed.
         """
-        if not self._context.disk.is_idle:
+        if not self._disk.is_idle:
             return
-        self._note_own_usage()
-        text = json.dumps(moment_of(self._context))
+        self._handle(UsageMeasured(self._now(), self._own_usage()))
+        text = json.dumps(moment_of(self._machine.state))
 
         def look() -> list[str]:
             self._events.require_there()
             self._events.flush()
-            self._record.flush()
+            self._metrics.flush()
             with suppress(OSError):  # nothing depends on this file
                 (self._run_dir / MOMENT).write_text(text)
             return self._loggers.failures() if self._loggers is not None else []
 
-        self._context.disk.run("looking at the record", look, self._warn)
+        self._disk.run("looking at the record", look, self._warn)
 
     def _warn(self, texts: list[str]) -> None:
         for text in texts:
             self._events.write(event="warning", text=text)
 
-    def _begin_scoring(self, job: Job) -> "Scoring":
-        from persia_cli.roles.coordinator.scoring import Scoring  # only a prediction reads data here
-
-        return Scoring(self._run, job)
-
     def run(self) -> None:
         """Run the job to its end; raise ReplicaError if a replica failed, RoleError if one is missing."""
-        context = self._context
+        state = self._machine.state
         try:
-            while not self.stop and not context.is_over and context.failure is None and context.stop_reason is None:
-                self._tick(0.2)
-            if not context.is_over:
-                self._end_early()
-            with self._or_abort():
-                self._write_roles()
-                if context.is_over and context.failure is None and not context.phases.is_cut:
-                    self._checkpointing.complete_record()
-            if context.failure is not None:
-                raise context.failure
+            while not self.stop and not state.is_over and state.failure is None and state.stop_reason is None:
+                self._poll(0.2)
+                while self.signals:
+                    self._handle(Signalled(self._now(), self.signals.popleft()))
+                with self._or_fail():
+                    self._handle(TimePassed(self._now(), *self._disk.age()))
+            if not state.is_over:
+                stopped = f"{NAME} was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
+                self._stop_replicas(str(state.failure or stopped))
+            self._handle(UsageMeasured(self._now(), self._own_usage(), is_last=True))
+            with self._or_fail():
+                if state.is_over and state.failure is None and not state.phases.is_cut:
+                    self._checkpoints.complete_record()
+            if state.failure is not None:
+                raise state.failure
         except Exception as error:
-            if error is not context.failure:
+            if error is not state.failure:
                 self._report(error)
             raise
         finally:
             if self._scoring is not None:
-                context.disk.run("removing the scores", self._scoring.discard)
+                self._disk.run("removing the scores", self._scoring.discard)
             self._finish_disk_work()
             with suppress(OSError):
                 (self._run_dir / MOMENT).unlink(missing_ok=True)  # the record has the final state
             with closing(self._events):
-                self._record.close()
+                self._metrics.close()
+
+    def _poll(self, timeout_s: float) -> None:
+        """Handle the messages and ended tasks of one round."""
+        with self._or_fail():
+            self._loop.poll(timeout_s)
+            self._disk.tick()
 
     def _finish_disk_work(self) -> None:
-        """Record the results of tasks that the disk worker still completes, such as publishing a checkpoint.
+        """Record the results of tasks that the disk thread still completes, such as publishing a checkpoint.
 
         Let the loggers send their last lines, for a short time after a failure or a signal.
         """
-        context, limit_s = self._context, self._run.cluster.stop_timeout_s
-        context.disk.close(limit_s / 4)
-        is_done = context.is_over and not context.failure and not context.ending
+        state, limit_s = self._machine.state, self._run.cluster.stop_timeout_s
+        self._disk.close(limit_s / 4)
+        is_done = state.is_over and not state.failure and not state.ending
         try:
-            context.disk.tick()
+            self._disk.tick()
             if self._loggers is not None:
                 self._warn(self._loggers.close(limit_s if is_done else limit_s / 4))
         except (PersiaError, OSError) as error:
             log.error("work on a disk failed after the end of the job: %s", error)
 
-    def _tick(self, timeout_s: float) -> None:
-        """Handle the messages of one round, then do what has become due."""
-        with self._or_abort():
-            self._loop.poll(timeout_s)
-            self._context.disk.tick()
-            self._joining.tick()
-            self._save_requests.tick()
-            self._progression.tick()
-            self._heartbeats.tick()
-
     def _report(self, error: Exception) -> None:
         """End all replicas because of an error of the coordinator, since they must not wait for it."""
         text = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
-        self._context.abort(f"{NAME}: {text}")
+        self._handle(Failed(self._now(), f"{NAME}: {text}", PersiaError.exit_code))
         self._stop_replicas(f"{NAME}: {text}")
 
-    def _write_roles(self) -> None:
-        self._note_own_usage()
-        self._record.write_roles()
+    def _stop_replicas(self, why: str) -> None:
+        """Ask all replicas to end, and wait until all of them are informed."""
+        state = self._machine.state
+        self._handle(EndReached(self._now(), why, self.goes_on))
+        # The other half of the time is left for the end of this process.
+        seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if state.ending else math.inf)
+        deadline = self._now() + seconds
+        while self._machine.awaited and self._now() < deadline:
+            self._poll(0.1)
+            self._handle(TimePassed(self._now()))
 
-    def _note_own_usage(self) -> None:
-        self._record.note(NAME, usage_of(self._loop, Counters(), self._now(), self._loop.idle_s))
+    def _own_usage(self) -> Any:
+        return usage_of(self._loop, Counters(), self._now(), self._loop.idle_s)
 
     def _now(self) -> float:
         """Return the seconds for which this coordinator has run."""
         return self._clock.at(time.monotonic())
 
     @contextmanager
-    def _or_abort(self) -> Iterator[None]:
-        """Abort the job on an error that the user can correct, such as a full disk."""
+    def _or_fail(self) -> Iterator[None]:
+        """Fail the job on an error that the user can correct, such as a full disk."""
         try:
             yield
         except UserError as error:
-            self._context.abort(str(error), error.exit_code)
-
-    def _end_early(self) -> None:
-        """Record that the job was stopped, unless it failed, and stop all replicas."""
-        failure = self._context.failure
-        if failure is None:
-            with self._or_abort():
-                self._save_requests.note_stopped(self._progression.steps_trained)
-        stopped = f"{NAME} was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
-        self._stop_replicas(str(self._context.failure or stopped))
-
-    def _stop_replicas(self, why: str) -> None:
-        """Stop all replicas."""
-
-        def poll() -> None:
-            with self._or_abort():
-                self._loop.poll(0.1)
-                self._context.disk.tick()
-
-        # The other half of the time is left for the end of this process.
-        seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if self._context.ending else math.inf)
-        self._save_requests.answer("", f"the job ends: {why}")
-        self._shutdown.stop_replicas(why, seconds, poll, self.goes_on)
+            self._handle(Failed(self._now(), str(error), error.exit_code))
 
     @property
     def goes_on(self) -> bool:
         """True if a signal ended the job before all was done."""
-        context = self._context
-        return bool(context.ending) and not context.failure and (not context.is_over or context.phases.is_cut)
+        return self._machine.state.goes_on
 
-    def _on_next(self, peer: Peer, message: Next) -> None:
-        self._context.work.ask(self._context.find(message.sender).name, peer, message.after)
 
-    def _on_take_item(self, peer: Peer, message: TakeItem) -> None:
-        self._context.work.take(self._context.find(message.sender, only="data-loader").name, peer, message)
+def machine_of(
+    run: Run,
+    job: Job,
+    tracker: EvaluationTracker,
+    step: int = 0,
+    samples: int = 0,
+    state: RecordState | None = None,
+    *,
+    saved: str = "",
+    rows: int = 0,
+) -> CoordinatorMachine:
+    """Return the state machine of a job whose model is trained up to `step`, on `samples` samples.
 
-    def _on_scores(self, peer: Peer, message: Scores) -> None:
-        scoring, rank = self._scoring, self._context.find(message.sender, only="nn-worker").index
-        assert scoring is not None
-        scoring.check(rank, message.batch, message.logits)
+    `saved` is the checkpoint of this run that has the step, if any, and `rows` the number that servers must load.
+    """
+    effects: list[Effect] = []
+    events, requests = JournalLines(effects, EVENTS), PendingRequests()
+    grid = StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
+    record = RunRecord(
+        *(events, JournalLines(effects, METRICS), run, grid, step, samples, state),
+        scored_part=job.scored_part,
+        calibrates=job.task == "train" and run.train.calibrate == "auto",
+    )
+    return CoordinatorMachine(
+        JobState(
+            job,
+            settings_of(run),
+            expected=participants(run, job),
+            phases=job_phases(run, job, tracker, requests, is_saved=bool(saved)),
+            requests=requests,
+            effects=effects,
+            events=events,
+            record=record,
+            tracker=tracker,
+        ),
+        grid,
+        step,
+        saved=saved,
+        rows=rows,
+        warnings_of=partial(pinning_warnings, run),
+        rolled_back_s=time.time() - job.rollback.died_at if job.rollback else 0.0,
+    )
 
-        def add() -> None:
-            scoring.add(message.batch, message.logits)
 
-        self._context.disk.run("writing scores", add, lambda _: self._context.reply(peer, Ack()))
+def settings_of(run: Run) -> Settings:
+    """Return what the state machine follows of a run's configuration."""
+    cluster, checkpoint = run.cluster, run.checkpoint
+    return Settings(
+        start_timeout_s=cluster.start_timeout_s,
+        silence_timeout_s=cluster.silence_timeout_s,
+        work_timeout_s=cluster.work_timeout_s,
+        grace_s=checkpoint.grace_s,
+        save_every_s=60.0 * checkpoint.every_minutes if checkpoint.every_minutes else None,
+        most_bad_rows=getattr(run.dataset, "max_bad_rows", 0),
+        max_restarts=run.recovery.max_restarts,
+        restart_window_s=run.recovery.window_s,
+        batch=run.train.batch,
+        is_for_retrieval=run.is_for_retrieval,
+        run=run.model_dump_json().encode(),
+        process=own_process(),
+        host=socket.gethostname(),
+    )
+
+
+def _initial_rows(run: Run, job: Job, loaded: Manifest | None) -> int:
+    """Return the number of rows that servers must load, of a checkpoint as a whole or of `init_from`."""
+    if loaded is not None:
+        return loaded.row_count(embedding_layout(run).dense_group is not None)
+    return job.warm.rows if job.warm is not None else 0
+
+
+def pinning_warnings(run: Run, membership: Membership) -> list[str]:
+    """Return a warning for each machine on which replicas are pinned to the same processors."""
+    own, here = own_process().place, socket.gethostname()
+    hosts, replicas = {own or here: here}, {own or here: [Replica(COORDINATOR, 0)]}
+    for each in membership.members.values():
+        machine = each.process.place or each.host
+        hosts[machine] = each.host
+        replicas.setdefault(machine, []).append(Replica(each.role, each.index))
+    found = (shared_processors(run, there, hosts[machine]) for machine, there in replicas.items())
+    return [text for text in found if text is not None]
+
+
+def as_event(warm: WarmStart) -> dict[str, Any]:
+    """Return the keys of the event that records the warm start of a run."""
+    fit = warm.fit
+    return {
+        "checkpoint": warm.checkpoint and without_secret(warm.checkpoint),
+        "step": warm.step,
+        "tables": [
+            {"table": each.name, "from": each.source, "rows": each.rows, "states": each.states} for each in warm.tables
+        ],
+        "vectors": [
+            {"table": each.name, "from": without_secret(each.path), "rows": each.rows} for each in warm.vectors
+        ],
+        "new": list(warm.new),
+        "unused": list(warm.unused),
+        "dense": (asdict(fit) if fit else UNKNOWN) if warm.dense else None,
+    }
+
+
+def moment_of(state: JobState) -> dict[str, Any]:
+    """Return the content of the file that `persia_cli.observe.moment` reads: what each replica does at present."""
+    queues = state.record.queues()
+    # A process that has been replaced comes before the one in its place.
+    roles = {f"{entry['role']}-{entry['index']}": entry for entry in state.record.roles()}
+    roles[NAME] |= {"host": socket.gethostname(), "pid": os.getpid()}
+    for member in state.membership.members.values():
+        roles.setdefault(member.name, {"role": member.role, "index": member.index}).update(
+            host=member.host,
+            pid=member.process.pid,
+            doing="starting again" if member.died else member.doing,
+            silent_s=round(state.now - member.last_seen_s, 1),
+            queue=queues[member.name],
+        )
+    phase = state.phases.current
+    return {
+        "time": time.time(),
+        "phase": phase.kind if phase else "starting",
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0] / (os.cpu_count() or 1),
+        "roles": list(roles.values()),
+        "tables": state.record.tables(),
+    }

@@ -1,7 +1,7 @@
 """The store through which the ranks of torch find each other; the coordinator stores its values."""
 
 from persia_cli.errors import WireError
-from persia_cli.roles.coordinator.context import JobContext
+from persia_cli.roles.coordinator.state import JobState
 from persia_cli.wire.job_messages import StoreCall, StoreValue
 from persia_cli.wire.server import Peer
 
@@ -12,14 +12,14 @@ MAX_KEYS = 65_536
 class RendezvousStore:
     """The values of the ranks' store, and the ranks that wait for one."""
 
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
+    def __init__(self, state: JobState) -> None:
+        self._state = state
         self._values: dict[str, bytes] = {}
         self._waiting: list[tuple[Peer, str]] = []
 
     def on_call(self, peer: Peer, message: StoreCall) -> None:
         """Carry out the call of a rank; raise WireError for another sender."""
-        self._context.find(message.sender, only="nn-worker")
+        self._state.find(message.sender, only="nn-worker")
         if not message.keys or (len(message.keys) > 1 and message.call != "check"):
             raise WireError(f"the call {message.call} of the ranks' store is for one key, not {len(message.keys)}")
         key = message.keys[0]
@@ -27,7 +27,7 @@ class RendezvousStore:
             self._waiting.append((peer, key))
             self._answer_waiting()
             return
-        self._context.reply(peer, self._done(message, key))
+        self._state.reply(peer, self._done(message, key))
         self._answer_waiting()
 
     def _done(self, message: StoreCall, key: str) -> StoreValue:
@@ -60,7 +60,7 @@ class RendezvousStore:
         left = []
         for peer, key in self._waiting:
             if key in self._values:
-                self._context.reply(peer, StoreValue(self._values[key]))
+                self._state.reply(peer, StoreValue(self._values[key]))
             else:
                 left.append((peer, key))
         self._waiting = left

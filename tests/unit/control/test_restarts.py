@@ -26,7 +26,6 @@ def test_restarts_outside_the_window_do_not_count_and_waits_are_bounded():
         (-11, "was killed by SIGSEGV"),
         (1, "ended with exit code 1"),
         (143, "ended with exit code 143"),
-        (-1, "was killed with its supervisor, so its memory is lost"),
     ],
 )
 def test_an_end_has_a_phrase(code, words):

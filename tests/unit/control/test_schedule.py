@@ -89,7 +89,7 @@ def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
     kinds: list[tuple[str, int]] = []
     again = 2
     while not kinds or kinds[-1][0] != "done":
-        assert not machine.held
+        assert not machine.is_blocked
         assert not machine.is_last_save(3)
         if machine.is_last_save(6) and again:
             again -= 1
@@ -134,23 +134,23 @@ def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one() -> None:
             machine.finish(name, machine.number)
 
     for step in (3, 6):
-        assert not machine.held
+        assert not machine.is_blocked
         assert machine.advance() == Phase("training", step - 3, step)
         finish_all()
         if step == 6:
-            assert machine.held, "the checkpoint of step 3 is still written"
+            assert machine.is_blocked, "the checkpoint of step 3 is still written"
             assert not machine.note_written("nn-worker-0", 6), "of a checkpoint that has not begun"
             assert machine.note_written("nn-worker-0", 3)
             assert not machine.note_written("nn-worker-0", 3), "a repeat"
-        assert not machine.held
+        assert not machine.is_blocked
         assert machine.advance() == Phase("saving", last=step)
         assert machine.note_written("embedding-server-0", step), "its files may be written before the phase is over"
         finish_all()
         assert not machine.hold(), "nothing is in progress that could be cut short"
-        assert machine.held == (step == 6)
-        if machine.held:
+        assert machine.is_blocked == (step == 6)
+        if machine.is_blocked:
             assert machine.note_written("nn-worker-0", step)
-            assert not machine.held
+            assert not machine.is_blocked
     assert machine.advance() == Phase("done")
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.control.evaluation_tracker import Best
 from persia_cli.engines.job import COORDINATOR_ADDRESS, prepared_run_dir
 from persia_cli.engines.resumed import locked, metrics_so_far, newest_of, start_over, take_up_record
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.record_state import save_copies
-from persia_cli.roles.coordinator.checkpointing import Checkpointing
+from persia_cli.roles.coordinator.checkpoints import Checkpoints
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, read_manifest, write_checked
 from persia_cli.store.checkpoints.retention import best_checkpoint
 from tests.support.jobs import plan
@@ -155,15 +155,14 @@ def test_the_best_checkpoint_is_known_though_its_note_was_not_written(checkpoint
     """A run may be killed after it has published a checkpoint and before it notes that this one is the best."""
     run_dir = checkpoint.parents[1]
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
-    tracker = EvaluationTracker(keep=Best("auc", "high"))
-    tracker.restore([("auc", 9, 0.7, 0)])
+    best = Best("auc", "high", step=9, value=0.7)
     assert best_checkpoint(run_dir / CHECKPOINTS) is None
     elsewhere = replace(job.job, first_step=9, run_dir=str(tmp_path / "branch"))
-    Checkpointing(job.run, elsewhere, tracker).tidy()
+    Checkpoints(job.run, elsewhere, lambda: 0).tidy(best)
     assert best_checkpoint(tmp_path / "branch" / CHECKPOINTS) is None
     (run_dir / CHECKPOINTS / "step-12.partial").mkdir()
-    checkpointing = Checkpointing(job.run, replace(job.job, first_step=9), tracker)
+    checkpoints = Checkpoints(job.run, replace(job.job, first_step=9), lambda: 0)
     assert best_checkpoint(run_dir / CHECKPOINTS) is None, "the job may still be refused"
-    checkpointing.tidy()
+    checkpoints.tidy(best)
     assert not (run_dir / CHECKPOINTS / "step-12.partial").exists()
     assert best_checkpoint(run_dir / CHECKPOINTS) == checkpoint

@@ -22,5 +22,5 @@ def recording(tmp_path: Path) -> Iterator[Recording]:
 
     yield begin
     for recorded in made:
-        recorded.record.close()
+        recorded.metrics.close()
         recorded.events.close()

@@ -2,7 +2,7 @@
 
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.roles import recording
-from persia_cli.roles.coordinator.reporting import EVERY_S, Pace, standstill
+from persia_cli.roles.coordinator.record import EVERY_S, Pace, standstill
 from persia_cli.roles.recording import ClockComparison
 
 

@@ -1,151 +1,143 @@
-"""The reasons for aborting a job, in whole sentences, and the age of the work of its replicas."""
+"""Replicas that are late, silent or stuck, and jobs in which nothing moves: killed, or ended with a sentence."""
 
-from persia_cli.control.membership import Membership, StallDetector
-from persia_cli.control.phases import PhaseMachine, schedule
-from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
-from persia_cli.roles.session import Work
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.liveness import STILL_TIMES
+from persia_cli.roles.coordinator.state import Effect, Kill, Reply
+from persia_cli.wire.job_messages import Beat, Done, Next, Ready
 from persia_cli.wire.message import ProcessId
-from persia_cli.wire.reports import Counters
+from tests.support.coordination import Coordination, event
 from tests.support.runs import make_run
 
-CLUSTER = make_run(
-    cluster={"kind": "local", "start_timeout_s": 20, "silence_timeout_s": 5, "work_timeout_s": 60}
-).cluster
+LIMITS = {"kind": "local", "start_timeout_s": 20, "silence_timeout_s": 5, "work_timeout_s": 60}
+NAMES = ("embedding-server-0", "nn-worker-0")
 
 
-class Watched:
-    """A job of a server and a rank; its clock begins at 0."""
+class Watched(Coordination):
+    """A job of a server and a rank."""
 
     def __init__(self) -> None:
-        self.membership = Membership({"embedding-server": 1, "nn-worker": 1})
-        everyone = frozenset({"embedding-server-0", "nn-worker-0"})
-        self.phases = PhaseMachine(schedule(4, 0, None, None, False), {"training": everyone, "done": everyone})
-        self.stall = StallDetector()
-        self.liveness = LivenessMonitor(CLUSTER, self.membership, self.phases, self.stall, now=0.0)
+        run = make_run(cluster=LIMITS, checkpoint={"at_end": False})
+        super().__init__(run, Job("train", "run", None, 128, 0, 4, 0), expected={"embedding-server": 1, "nn-worker": 1})
 
-    def join(self, *roles: str, ready: bool = True, now: float = 0.0) -> None:
-        for number, role in enumerate(roles):
-            self.membership.join(role, 0, ProcessId(40 + number), "here", "", now).ready = ready
-
-    def at_work(self, doing: str, doing_s: float, now: float) -> None:
-        """The rank reports its work, and both replicas give signs of life."""
-        for member in self.membership.members.values():
-            member.last_seen_s = now
-        self.liveness.note(self.membership.members["nn-worker", 0], doing, doing_s, Counters(), now)
+    def beat_all(self, seconds: float, doing: str = "", doing_s: float = 0.0) -> None:
+        """Some seconds pass, and both replicas show that they are alive; the rank reports its work."""
+        self.now += seconds
+        self.beat("embedding-server-0")
+        self.beat("nn-worker-0", doing, doing_s)
 
 
-def test_replicas_that_do_not_join_or_get_ready_in_time_are_late() -> None:
-    watched = Watched()
-    watched.join("embedding-server", ready=False)
-    assert watched.liveness.problem(20.0) is None
-    late = "after 20 s: {}; see their logs (cluster.start_timeout_s raises the limit)"
-    assert watched.liveness.problem(20.1) == f"not joined {late.format('nn-worker-0')}"
-    watched.join("nn-worker")
-    assert watched.liveness.problem(20.1) == f"not ready {late.format('embedding-server-0')}"
-    assert watched.liveness.silent(1000.0) == [], "before the job begins, waiting peers need not send"
+def failed(text: str) -> list[Effect]:
+    return [event(event="phase", phase="failed", error=text, exit_code=1)]
 
 
-def test_silent_and_stuck_replicas_are_named_but_not_at_the_end() -> None:
-    watched = Watched()
-    watched.join("embedding-server", "nn-worker", now=100.0)
-    watched.phases.advance()
-    watched.stall.restart(100.0)
-    assert watched.liveness.problem(105.0) is None
-    silent = (
-        "embedding-server-0 (process 40 on here) has shown no progress for 5 s; see its log "
-        "(cluster.silence_timeout_s raises the limit)"
-    )
-    assert watched.liveness.problem(105.1) == silent
-    silenced = watched.liveness.hung(105.1)
-    assert [member.name for member in silenced] == ["embedding-server-0", "nn-worker-0"]
-    for member in silenced:
-        member.killed_s = 105.1
-    assert watched.liveness.hung(105.2) == []
-    assert watched.liveness.problem(110.1) is None, "its supervisor reports its death"
-    assert watched.liveness.problem(110.2) == silent
-    for member in silenced:
-        member.killed_s = None
-    watched.join("embedding-server", "nn-worker", now=105.0)
-    watched.at_work("training step 7", 60.0, now=106.0)
-    assert watched.liveness.problem(106.0) is None
-    watched.at_work("training step 7", 60.5, now=106.0)
-    assert watched.liveness.problem(106.0) == (
-        "nn-worker-0 (process 41 on here) has been training step 7 for 60 s; see its log "
-        "(cluster.work_timeout_s raises the limit)"
-    )
-    watched.phases.advance()
-    assert watched.liveness.problem(106.0) is None
-    assert [member.name for member in watched.liveness.silent(106.0)] == ["nn-worker-0"]
-
-
-def test_a_stalled_job_names_the_replicas_it_waits_for() -> None:
-    watched = Watched()
-    watched.phases.advance()
-    watched.stall.restart(100.0)
-    limit = 5 * STILL_TIMES
-    assert watched.liveness.problem(100.0 + limit) is None
-    assert watched.liveness.problem(101.0 + limit) == (
-        "all replicas are alive, yet nothing has moved for 21 s while training, waiting for embedding-server-0, "
-        "nn-worker-0; see the logs (cluster.silence_timeout_s raises the limit)"
-    )
+def test_replicas_that_do_not_join_in_time_are_late() -> None:
+    job = Watched()
+    job.hello("embedding-server", 0, ProcessId(7))
+    assert job.wait(20.0) == [], "those that have joined wait for the others, so they need not send"
+    late = "not joined after 20 s: nn-worker-0; see their logs (cluster.start_timeout_s raises the limit)"
+    assert job.wait(0.1) == failed(late)
 
 
 def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
-    watched = Watched()
-    watched.join("embedding-server", "nn-worker", ready=False)
+    job = Watched()
+    job.join_all()
     for second in range(0, 100, 10):
-        watched.at_work("compiling the network", float(second % 50), now=float(second))
-        assert watched.liveness.problem(float(second)) is None
-    watched.at_work("", 0.0, now=109.0)
-    assert watched.liveness.problem(110.0) is None
-    assert str(watched.liveness.problem(110.5)).startswith("not ready after 20 s: embedding-server-0, nn-worker-0;")
-    watched.at_work("reading the dense weights", 61.0, now=105.0)
-    assert str(watched.liveness.problem(105.0)).startswith(
-        "nn-worker-0 (process 41 on here) has been reading the dense"
+        job.beat_all(10.0, "compiling the network", float(second % 50))
+        job.wait()
+    assert job.state.failure is None
+    job.beat_all(10.0)
+    assert job.wait(10.0) == []
+    late = f"not ready after 20 s: {', '.join(NAMES)}; see their logs (cluster.start_timeout_s raises the limit)"
+    assert job.wait(0.5) == failed(late)
+
+
+def test_work_that_takes_too_long_is_named() -> None:
+    job = Watched()
+    job.begin()
+    job.beat_all(5.0, "training step 7", 60.0)
+    assert [each for each in job.wait() if each not in job.effects] == []
+    job.beat_all(0.5, "training step 7", 60.5)
+    stuck = "nn-worker-0 (process 102 on here) has been training step 7 for 60 s; see its log "
+    assert job.wait() == failed(stuck + "(cluster.work_timeout_s raises the limit)")
+
+
+def test_a_silent_process_of_this_machine_is_killed_once_and_then_its_supervisor_reports() -> None:
+    job, elsewhere = Watched(), Watched()
+    own = job.state.settings.process
+    local = ProcessId(own.pid + 1, 5, own.place)
+    for each, process in ((job, local), (elsewhere, ProcessId(7, 5, "another place"))):
+        each.hello("embedding-server", 0, ProcessId(9))
+        each.hello("nn-worker", 0, process)
+        for name in NAMES:
+            each.send(each.peer(name), Ready(each.sender(name), 0))
+        for _ in range(2):
+            each.now += 5.0
+            each.beat("embedding-server-0")
+    silent = f"nn-worker-0 (process {local.pid} on here) has shown no progress for 5 s"
+    killed = event(event="warning", text=f"{silent} (cluster.silence_timeout_s), so it is killed", killed=local.pid)
+    assert job.wait() == [Kill(local), killed]
+    assert job.wait(0.1) == []
+    job.now += 5.0
+    job.beat("embedding-server-0")
+    assert job.wait() == failed(f"{silent}; see its log (cluster.silence_timeout_s raises the limit)")
+    silent = "nn-worker-0 (process 7 on here) has shown no progress for 5 s"
+    assert elsewhere.wait() == failed(f"{silent}; see its log (cluster.silence_timeout_s raises the limit)")
+
+
+def test_at_the_end_silent_replicas_are_not_awaited() -> None:
+    job = Watched()
+    job.begin()
+    job.send(job.peer("nn-worker-0"), Next(job.sender("nn-worker-0"), 0))
+    job.send(job.peer("nn-worker-0"), Done(job.sender("nn-worker-0"), job.state.phases.number))
+    assert job.events[-1] == {"event": "phase", "phase": "done", "step": 4}
+    job.send(job.peer("nn-worker-0"), Done(job.sender("nn-worker-0"), job.state.phases.number))
+    assert not job.state.is_over
+    job.wait(5.1)
+    assert job.wait() == []
+    assert job.state.is_over
+
+
+def test_a_stalled_job_names_the_replicas_it_waits_for() -> None:
+    job = Watched()
+    job.begin()
+    job.beat_all(0.0)
+    for _ in range(STILL_TIMES):
+        job.beat_all(5.0)
+        assert job.wait() == []
+    job.beat_all(1.0)
+    assert job.wait() == failed(
+        "all replicas are alive, yet nothing has moved for 21 s while training, waiting for nn-worker-0; see the logs "
+        "(cluster.silence_timeout_s raises the limit)"
     )
 
 
 def test_long_waits_are_reported_every_ten_seconds() -> None:
-    watched = Watched()
-    watched.join("embedding-server", "nn-worker")
-    watched.at_work("compiling the network", 9.9, now=100.0)
-    assert watched.liveness.waiting(100.0) is None
-    watched.at_work("compiling the network", 10.4, now=100.5)
-    told = {"replica": "nn-worker-0", "doing": "compiling the network"}
-    assert watched.liveness.waiting(100.5) == told | {"seconds": 10}
-    assert watched.liveness.waiting(110.0) is None
-    watched.at_work("compiling the network", 20.4, now=110.5)
-    assert watched.liveness.waiting(110.5) == told | {"seconds": 20}
-    watched.at_work("", 0.0, now=130.0)
-    assert watched.liveness.waiting(130.0) is None
+    job = Watched()
+    job.join_all()
+    job.beat_all(9.9, "compiling the network", 9.9)
+    assert job.wait() == []
+    told = {"event": "waiting", "replica": "nn-worker-0", "doing": "compiling the network"}
+    job.beat_all(0.5, "compiling the network", 10.4)
+    assert job.wait() == [event(**told, seconds=10)]
+    assert job.wait(9.0) == []
+    job.beat_all(1.5, "compiling the network", 20.4)
+    assert job.wait() == [event(**told, seconds=20)]
+    job.beat_all(10.0)
+    own = {"event": "waiting", "replica": "coordinator-0", "doing": "publishing the checkpoint of step 4"}
+    assert job.wait(0.0, own["doing"], 15.0) == [event(**own, seconds=15)]
 
 
-def test_the_age_of_work_begins_with_each_piece_and_ends_with_it() -> None:
-    work = Work()
-    assert work.age({}, 5.0) == ("", 0.0)
-    work.begin("training step 7")
-    assert work.age({}, 10.0) == ("training step 7", 0.0)
-    assert work.age({}, 14.5) == ("training step 7", 4.5)
-    work.begin("training step 7")
-    assert work.age({}, 15.0) == ("training step 7", 0.0)
-    work.end()
-    assert work.age({}, 20.0) == ("", 0.0)
+def test_a_disk_that_never_answers_ends_the_job() -> None:
+    job, doing = Watched(), "starting the checkpoint of step 4"
+    job.begin()
+    job.beat_all(60.0)
+    assert job.wait(0.0, doing, 60.0)[1:] == []
+    assert job.wait(1.0, doing, 61.0) == failed(
+        f"coordinator-0 has been {doing} for 61 s; check the disk or store (cluster.work_timeout_s raises the limit)"
+    )
 
 
-def test_changing_counters_show_progress() -> None:
-    work = Work()
-    work.begin("writing its rows")
-    assert work.age({"rows": 0}, 1.0) == work.age({"rows": 5}, 9.0) == ("writing its rows", 0.0)
-    assert work.age({"rows": 5}, 12.0) == ("writing its rows", 3.0)
-
-
-def test_work_within_work_has_its_own_age_and_the_other_begins_anew() -> None:
-    work = Work()
-    begin, end = work.nested("compiling the network")
-    work.begin("training step 0")
-    assert work.age({}, 0.0) == ("training step 0", 0.0)
-    begin()
-    assert work.age({}, 1.0) == ("compiling the network", 0.0)
-    assert work.age({}, 90.0) == ("compiling the network", 89.0)
-    end()
-    assert work.age({}, 91.0) == ("training step 0", 0.0)
+def test_a_heartbeat_is_answered() -> None:
+    job = Watched()
+    job.begin()
+    assert [each.message for each in job.beat("nn-worker-0") if isinstance(each, Reply)] == [Beat(False)]

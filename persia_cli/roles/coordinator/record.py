@@ -1,13 +1,17 @@
-"""The reports of ranks: they fill the record, show progress, and decide about the end and the learning rate."""
+"""The record of the run: the reports of ranks, which also decide about the end and the learning rate, and traces."""
 
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from persia_cli.control.evaluation_tracker import Best, Decision
-from persia_cli.control.phases import Phase
-from persia_cli.roles.coordinator.context import JobContext
-from persia_cli.wire.job_messages import Report
+from persia_cli.control.membership import Member
+from persia_cli.errors import WireError
+from persia_cli.observe.recordings import PORTIONS
+from persia_cli.observe.trace import SPANS_LIMIT
+from persia_cli.roles.coordinator.state import JobState, WriteTrace
+from persia_cli.wire.job_messages import Recorded, Report
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
 
@@ -26,19 +30,18 @@ UNDECIDED: dict[Decision, str] = {
 class Reporting:
     """The reports of all ranks."""
 
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
-        self._run, self._job = context.run, context.job
-        self._record, self._events, self._tracker = context.record, context.events, context.tracker
+    def __init__(self, state: JobState) -> None:
+        self._state, self._job = state, state.job
+        self._record, self._events, self._tracker = state.record, state.events, state.tracker
         self._undefined: set[str] = set()
         """Metrics that an evaluation lacked, and of which the user was warned."""
-        self._pace = Pace(self._job.eval_rows, time.monotonic())
+        self._pace = Pace(self._job.eval_rows, self._state.now)
         self._waiting: dict[tuple[int, int], Peer] = {}
         """The peer to answer once a report (rank and number) is in the record."""
 
     def on_report(self, peer: Peer, message: Report) -> None:
         """Record an interval; the answer comes when those of all ranks are in the record."""
-        member = self._context.find(message.sender, only="nn-worker")
+        member = self._state.find(message.sender, only="nn-worker")
         evaluated = self._record.add_report(
             member.index, message.number, message.figures, message.scores, message.samples
         )
@@ -46,7 +49,7 @@ class Reporting:
             self._judge(line)
         self._waiting[member.index, message.number] = peer
         for key in [key for key in self._waiting if self._record.has_written(key[1])]:
-            self._context.reply(self._waiting.pop(key), Ack())
+            self._state.reply(self._waiting.pop(key), Ack())
 
     def _judge(self, line: dict[str, Any]) -> None:
         """Judge the model by the line of a complete evaluation."""
@@ -56,16 +59,17 @@ class Reporting:
 
     def begin_scoring(self) -> None:
         """Restart the measurement of how fast samples are scored."""
-        self._pace = Pace(self._job.eval_rows, time.monotonic())
+        self._pace = Pace(self._job.eval_rows, self._state.now)
 
-    def report_progress(self, phase: Phase) -> None:
+    def report_progress(self) -> None:
         """Record the progress of an evaluation or a prediction, every few seconds."""
-        if phase.kind not in ("evaluating", "predicting"):
+        phase = self._state.phases.current
+        if phase is None or phase.kind not in ("evaluating", "predicting"):
             return
         steps = max(self._record.steps_scored - phase.first, 0)
-        rows = min(steps * self._run.train.batch, self._job.eval_rows)
+        rows = min(steps * self._state.settings.batch, self._job.eval_rows)
         # When all samples are scored, an evaluation may still rank items.
-        if rows < self._job.eval_rows and (line := self._pace.line(rows, time.monotonic())):
+        if rows < self._job.eval_rows and (line := self._pace.line(rows, self._state.now)):
             self._events.write(event="progress", **line)
 
     def _judge_by(self, line: dict[str, Any]) -> None:
@@ -99,7 +103,7 @@ class Reporting:
 
         A loss of retrieval needs positive ones alone.
         """
-        if self._run.is_for_retrieval:
+        if self._state.settings.is_for_retrieval:
             return
         for metric in [name for name, value in line.items() if name.partition("_")[0] == "auc" and value is None]:
             if line["eval_samples"] and self._undefined.isdisjoint((metric, f"ne{metric.removeprefix('auc')}")):
@@ -146,3 +150,40 @@ class Pace:
         rate = rows / (now - self._begin_s)
         left = round((self._total - rows) / rate) if rate else None
         return {"rows": rows, "of": self._total, "rows_per_s": round(rate, 1), "eta_s": left}
+
+
+class Traces:
+    """The portions of traces that replicas send, and the replicas whose trace is complete."""
+
+    def __init__(self, state: JobState) -> None:
+        self._state, self._is_wanted = state, state.job.trace_first < state.job.trace_last
+        self._whole: dict[str, int] = {}
+        """Incarnation of each replica whose trace is complete."""
+        self._spans: dict[str, int] = {}
+        """Number of spans of each process so far."""
+
+    def unfinished(self, members: Sequence[Member]) -> set[str]:
+        """Return the names of those of these replicas that still have a portion to send."""
+        unfinished = [each for each in members if self._whole.get(each.name) != each.incarnation]
+        return {member.name for member in unfinished} if self._is_wanted else set()
+
+    def on_recorded(self, peer: Peer, message: Recorded) -> None:
+        """Have a portion written; raise WireError for an invalid one."""
+        member = self._state.find(message.sender)
+        try:
+            portion = PORTIONS.decode(message.portion)
+        except msgspec.DecodeError as error:
+            raise WireError(f"{member.name} has sent an invalid portion of a trace: {error}") from error
+        spans = self._spans.get(portion.process, 0) + len(portion.spans)
+        if portion.replica != member.name or not self._is_wanted or spans > 2 * SPANS_LIMIT:
+            raise WireError(f"{member.name} has sent a portion of a trace that was not requested")
+        self._spans[portion.process] = spans
+        self._state.start(WriteTrace(peer, member.name, member.incarnation, portion))
+
+    def on_written(self, task: WriteTrace, failure: str) -> None:
+        """Acknowledge a portion; count one that the disk has refused."""
+        if failure:
+            self._state.record.note_unwritten(task.name, len(task.portion.spans), failure)
+        if task.portion.is_last:
+            self._whole[task.name] = task.incarnation
+        self._state.reply(task.peer, Ack())

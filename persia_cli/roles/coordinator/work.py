@@ -1,20 +1,24 @@
 """The requests of replicas that wait for an answer: for instructions, and for work items of data loaders."""
 
 from persia_cli.control.position import EVAL, TRAIN, WorkItems
-from persia_cli.wire.job_messages import Instruction, Item, TakeItem
-from persia_cli.wire.server import Peer, Server
+from persia_cli.roles.coordinator.state import JobState
+from persia_cli.wire.job_messages import Instruction, Item, Next, TakeItem
+from persia_cli.wire.server import Peer
 
 ITEM_STEPS = 16
 """Steps in one work item of a data loader."""
 
 
 class WorkQueue:
-    """The unanswered requests for work; no item is assigned before the first instruction."""
+    """The unanswered requests for work; no item is assigned before the first instruction.
 
-    def __init__(self, server: Server, first_step: int, train_steps: int) -> None:
-        """Begin with the training steps [first_step, train_steps) to assign."""
-        self._server = server
-        self._items = {TRAIN: WorkItems(first_step, train_steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
+    A step is assigned to one loader, and again only when that has died before every rank had finished the step.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        """Begin with all training steps of the job to assign."""
+        self._state, job = state, state.job
+        self._items = {TRAIN: WorkItems(job.first_step, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
         self._instructions: list[Instruction] = []
         """The instructions of this phase; a replica that takes part gets each after it has done the one before."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
@@ -31,7 +35,7 @@ class WorkQueue:
         self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
 
     def end_evaluation(self) -> None:
-        """Assign no evaluation steps any more; all are evaluated, though loaders report steps only with the next."""
+        """Assign no further evaluation steps; all are evaluated, though loaders report steps only with the next."""
         self._items[EVAL] = WorkItems(0, 0, ITEM_STEPS)
         self._returned[EVAL].clear()
         self._unfinished = {key: steps for key, steps in self._unfinished.items() if key[1] == TRAIN}
@@ -64,9 +68,10 @@ class WorkQueue:
             self._answer(name)
         self._deal()
 
-    def ask(self, name: str, peer: Peer, after: int) -> None:
+    def on_next(self, peer: Peer, message: Next) -> None:
         """Register a replica's request for the instruction after number `after`."""
-        self._nexts[name] = (peer, after)
+        name = self._state.find(message.sender).name
+        self._nexts[name] = (peer, message.after)
         self._answer(name)
 
     def _answer(self, name: str) -> None:
@@ -74,16 +79,17 @@ class WorkQueue:
         for instruction in self._instructions:
             if after < instruction.number:
                 del self._nexts[name]
-                self._server.reply(peer, instruction)
+                self._state.reply(peer, instruction)
                 return
 
-    def take(self, name: str, peer: Peer, message: TakeItem) -> None:
+    def on_take_item(self, peer: Peer, message: TakeItem) -> None:
         """Register a loader's request for steps of a split; a repeated request gets the same steps."""
+        name = self._state.find(message.sender, only="data-loader").name
         asked, item = self._given.get((name, message.split), (None, None))
         if item is not None and asked == peer:
             # The server forgets old answers. A repeat must not get the next steps then, since no loader
             # would load the ones before.
-            self._server.reply(peer, item)
+            self._state.reply(peer, item)
             return
         unfinished = self._unfinished.get((name, message.split), [])
         self._unfinished[name, message.split] = [steps for steps in unfinished if steps[1] > message.finished]
@@ -105,4 +111,4 @@ class WorkQueue:
                 continue
             del self._takes[key]
             self._given[key] = (peer, item)
-            self._server.reply(peer, item)
+            self._state.reply(peer, item)

@@ -1,23 +1,14 @@
-"""The coordinator's answer to a reported death, by rule and limit, and the notice to the other replicas."""
+"""Deaths of processes: the answer to each by rule and limit, and the notice to the other replicas."""
 
-import signal
-import time
 from dataclasses import dataclass
 from typing import Any
 
 from persia_cli.control.membership import Member
-from persia_cli.control.restarts import (
-    LOST_WITH_SUPERVISOR,
-    NEVER_AGAIN,
-    SILENT,
-    WITH_MEMORY,
-    RestartPolicy,
-    ended_how,
-    may_be_replaced,
-)
+from persia_cli.control.restarts import NEVER_AGAIN, SILENT, RestartPolicy, ended_how, may_be_replaced
 from persia_cli.errors import RoleError, WireError
-from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.saving import Saving
+from persia_cli.roles.coordinator.state import JobState
+from persia_cli.roles.coordinator.work import WorkQueue
 from persia_cli.wire.job_messages import Beat, Change, Death, Verdict
 from persia_cli.wire.message import ProcessId
 from persia_cli.wire.reports import FINISHED, SENT_AGAIN, Counters
@@ -52,11 +43,11 @@ class Replacement:
 class Replacements:
     """The decisions on restarts, and the announcements of deaths and new processes to all replicas."""
 
-    def __init__(self, context: JobContext, saving: Saving) -> None:
-        """`saving` aborts a checkpoint whose files a dead process was writing."""
-        self._context, self._saving, run = context, saving, context.run
-        self._events, self._membership, self._clock = context.events, context.membership, context.now
-        self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
+    def __init__(self, state: JobState, work: WorkQueue, saving: Saving) -> None:
+        """`work` assigns the steps of a dead loader again, and `saving` aborts a save that a death has spoilt."""
+        self._state, self._work, self._saving = state, work, saving
+        self._events, self._membership = state.events, state.membership
+        self._policy = RestartPolicy(state.settings.max_restarts, state.settings.restart_window_s)
         self._verdicts: dict[tuple[str, int, ProcessId], Verdict] = {}
         self._changes: dict[str, Change] = {}
         self._number = 0
@@ -71,12 +62,7 @@ class Replacements:
         # A repeated report must not count as another death.
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(message)
-        self._context.reply(peer, self._verdicts[key])
-
-    def judge_gone(self, member: Member) -> Verdict:
-        """Decide on a replica that was killed together with its supervisor, so that no parent reports its death."""
-        code = LOST_WITH_SUPERVISOR if member.role == WITH_MEMORY else -signal.SIGKILL
-        return self._judge(Death(member.role, member.index, member.process, code))
+        self._state.reply(peer, self._verdicts[key])
 
     def _judge(self, message: Death) -> Verdict:
         name = f"{message.role}-{message.index}"
@@ -89,7 +75,7 @@ class Replacements:
             raise WireError(f"the process that ended, {message.process.pid}, is not that of {name}, {present}")
         why = f"{name} {how}"
         if self._may_go_on(message):
-            after_s = self._policy.next(name, self._clock())
+            after_s = self._policy.next(name, self._state.now)
             if after_s is not None:
                 if member is not None:
                     self._lose(message, name, how)
@@ -97,26 +83,26 @@ class Replacements:
             limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
             why += f", and its restarts are used up (recovery.max_restarts: {limits})"
         code = message.exit_code if message.exit_code in NEVER_AGAIN else RoleError.exit_code
-        if not self._context.stopping:
-            self._context.abort(why, code)
+        if not self._state.stopping:
+            self._state.abort(why, code)
         return Verdict(False, 0.0, why)
 
     def _may_go_on(self, message: Death) -> bool:
-        phase = self._context.phases.current
+        phase = self._state.phases.current
         return (
             self._policy.max_restarts > 0
             and may_be_replaced(message.role, message.exit_code, memory_is_retained=True)
             and phase is not None
             and phase.kind != "done"
             and (message.role, message.index) in self._membership.members
-            and not self._context.stopping
+            and not self._state.stopping
         )
 
     def _lose(self, message: Death, name: str, how: str) -> None:
         """Record the death of a process, and prepare its replacement."""
-        now = self._clock()
+        now = self._state.now
         member = self._membership.lose(message.role, message.index, now)
-        self._saving.note_death(name, how)
+        self._saving.on_death(name, how)
         # The counter of the next process begins at 0, so that of the dead one is added to the total.
         self._sent_by_dead += self._sent_again.pop(name, 0)
         self._acknowledged.pop(name, None)
@@ -130,7 +116,7 @@ class Replacements:
             # A second death before the recovery belongs to the same recovery.
             before.died_s if before else now,
             REPEATED[message.role],
-            self._context.work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
+            self._work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
             before.sent_before if before else self._sent,
         )
         self._note_change(member, message.process, alive=False)
@@ -154,9 +140,9 @@ class Replacements:
         self._finish()
 
     def beat(self, last_change: int) -> Beat:
-        """Return the answer to the heartbeat of a replica that has received the changes up to `last_change`."""
+        """Return the answer to a replica that has received the changes up to `last_change`; the edge adds the clock."""
         changes = tuple(change for change in self._changes.values() if change.number > last_change)
-        return Beat(self._context.stopping, changes, time.monotonic_ns())
+        return Beat(self._state.stopping, changes)
 
     def note_heartbeat(self, member: Member, last_change: int, counters: Counters) -> None:
         """Record the last change that a replica has received, and the number of requests that it sent again."""
@@ -192,6 +178,6 @@ class Replacements:
             "replica": f"{replacement.role}-{replacement.index}",
             "cause": replacement.cause,
             "pid": self._membership.members[replacement.role, replacement.index].process.pid,
-            "seconds": round(self._clock() - replacement.died_s, 3),
+            "seconds": round(self._state.now - replacement.died_s, 3),
             "repeated": {replacement.repeated: again},
         }

@@ -1,0 +1,350 @@
+"""The state of one job that the components of its coordinator share, its events, and the effects that they have.
+
+An event is all that reaches the coordinator; its time is part of it. An effect is all that the coordinator does. So
+the components need no socket, clock, disk or thread: `machine.py` has an event handled, and the edge in
+`coordinator.py` carries the effects out, in their order.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.control.membership import Member, Membership, StallDetector
+from persia_cli.control.phases import PendingRequests, Phase, PhaseMachine
+from persia_cli.errors import PersiaError, RoleError, UserError, WireError
+from persia_cli.observe.record import RunRecord
+from persia_cli.observe.record_state import RecordState
+from persia_cli.observe.recordings import TracePortion
+from persia_cli.plan.job import Job
+from persia_cli.store.checkpoints.manifest import RunProgress
+from persia_cli.store.checkpoints.saved import SavedFile
+from persia_cli.wire.message import BatchId, Message, ProcessId, Sender
+from persia_cli.wire.reports import ReplicaUsage
+from persia_cli.wire.server import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class TidyCheckpoints:
+    """Complete or remove what an earlier start of the training left unfinished; no result."""
+
+    best: Best | None
+    """The best evaluation so far, if its checkpoint is to be the best."""
+
+    @property
+    def doing(self) -> str:
+        return "removing unfinished checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCheckpoint:
+    """Create the folder of a checkpoint, or renew the record in the one that has this step already.
+
+    Result: the instruction to the replicas; None if the model was saved already; or the event of a failed renewal.
+    """
+
+    phase: Phase
+    samples: int
+    """Number of samples trained so far."""
+    state: RecordState
+    progress: RunProgress
+    best: Best | None
+    """Given if the checkpoint is the best so far."""
+
+    @property
+    def doing(self) -> str:
+        return f"starting the checkpoint of step {self.phase.last:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishCheckpoint:
+    """Write the manifest of a checkpoint, or abort it for `failure`; result: the event `saved` or `save_failed`."""
+
+    step: int
+    files: tuple[SavedFile, ...]
+    failure: str
+
+    @property
+    def doing(self) -> str:
+        return f"publishing the checkpoint of step {self.step:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddScores:
+    """Add the scores of a batch to the file of a prediction; result: a WireError if they cannot be the rank's."""
+
+    peer: Peer
+    rank: int
+    batch: BatchId
+    logits: NDArray[np.float32]
+
+    @property
+    def doing(self) -> str:
+        return "writing scores"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishScores:
+    """Give the file of a prediction its name; result: the keys of the event `scored`."""
+
+    @property
+    def doing(self) -> str:
+        return "publishing the scores"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTrace:
+    """Append a portion to the trace of a replica; result: the reason why the disk refused it, or empty."""
+
+    peer: Peer
+    name: str
+    incarnation: int
+    portion: TracePortion
+
+    @property
+    def doing(self) -> str:
+        return "writing the trace"
+
+
+Task = TidyCheckpoints | BeginCheckpoint | PublishCheckpoint | AddScores | PublishScores | WriteTrace
+"""Work that waits for disks or stores. Tasks are carried out one after the other; `doing` names one in sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message of a peer has arrived."""
+
+    now: float
+    peer: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """It is so late, and all messages that had arrived are handled: what is due by the clock may be done."""
+
+    now: float
+    doing: str = ""
+    """The task that waits for a disk at present, and for how many seconds."""
+    doing_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A task is done, with the result that its class names."""
+
+    now: float
+    task: Task
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """The coordinator's process has received a signal."""
+
+    now: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageMeasured:
+    """The coordinator's own usage of its machine; `is_last` at the end of the job."""
+
+    now: float
+    usage: ReplicaUsage
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The coordinator cannot do its own work, such as writing to a full disk, so that the job fails."""
+
+    now: float
+    text: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndReached:
+    """The job ends early, for the reason `why`: all replicas are to end."""
+
+    now: float
+    why: str
+    goes_on: bool
+    """True if a signal ended the job, so that it can be resumed."""
+
+
+Event = Arrived | TimePassed | TaskEnded | Signalled | UsageMeasured | Failed | EndReached
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a request."""
+
+    peer: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append a line to a journal of the run directory."""
+
+    journal: str
+    """The name of its file."""
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Have a task carried out after the earlier ones; `TaskEnded` follows."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill a process of this machine."""
+
+    process: ProcessId
+
+
+Effect = Reply | Write | Start | Kill
+
+
+class JournalLines(NamedTuple):
+    """A journal for components: each line becomes an effect."""
+
+    effects: list[Effect]
+    journal: str
+
+    def write(self, **fields: Any) -> None:
+        """Have a line written."""
+        self.effects.append(Write(self.journal, fields))
+
+
+class ReplicaError(PersiaError):
+    """The error of a replica that ended the job."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+@dataclass(slots=True)
+class Ending:
+    """A signal that ends the job once its model is saved, and the replica that received it."""
+
+    signal: str
+    replica: str
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class UnreadableStep:
+    """The first step of a split whose samples cannot be read, and a sentence on the reason."""
+
+    split: int
+    step: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of the configuration that the coordinator follows; times in seconds."""
+
+    start_timeout_s: float
+    silence_timeout_s: float
+    work_timeout_s: float
+    grace_s: float
+    """Time for the last save after a signal."""
+    save_every_s: float | None
+    most_bad_rows: int
+    """Maximum number of rows that are left out since they cannot be read."""
+    max_restarts: int
+    restart_window_s: float
+    batch: int
+    """Samples of a step, of all ranks together."""
+    is_for_retrieval: bool
+    run: bytes
+    """The resolved run as JSON, for replicas."""
+    process: ProcessId
+    """The coordinator's process, on `host`."""
+    host: str
+
+
+class JobState:
+    """The state of one job that an event changes and that decides what happens next."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        *,
+        expected: dict[str, int],
+        phases: PhaseMachine,
+        requests: PendingRequests,
+        effects: list[Effect],
+        events: JournalLines,
+        record: RunRecord,
+        tracker: EvaluationTracker,
+    ) -> None:
+        """Create the state before the first phase; `record` and `events` write to `effects`."""
+        self.job, self.settings, self.tracker, self.record = job, settings, tracker, record
+        self.now = 0.0
+        """The time of the event that is handled: the seconds for which the coordinator has run."""
+        self.effects, self.events = effects, events
+        self.membership, self.requests, self.phases = Membership(expected), requests, phases
+        self.stall = StallDetector()
+        self.begun = False
+        """True once all replicas are ready."""
+        self.is_over = False
+        """True once all phases are done."""
+        self.stopping = False
+        """True once replicas are asked to end."""
+        self.informed: set[str] = set()
+        """Names of the replicas that received the request to end."""
+        self.failure: ReplicaError | None = None
+        self.ending: Ending | None = None
+        self.bad_rows: set[int] = set()
+        """The numbers of rows that are left out since a value cannot be used."""
+        self.unreadable: UnreadableStep | None = None
+        """The step before which the model is saved and the job fails."""
+        self.stop_reason: str | None = None
+        """The reason why the job ends now, although its model may not be saved."""
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the job ends before all phases are done, so that no phase begins after this."""
+        return self.stopping or self.failure is not None or self.stop_reason is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """True if a signal ended the job before all was done."""
+        return bool(self.ending) and not self.failure and (not self.is_over or self.phases.is_cut)
+
+    def reply(self, peer: Peer, message: Message) -> None:
+        """Have a request answered."""
+        self.effects.append(Reply(peer, message))
+
+    def start(self, task: Task) -> None:
+        """Have a task carried out."""
+        self.effects.append(Start(task))
+
+    def find(self, sender: Sender, only: str | None = None) -> Member:
+        """Return the sender of a request; raise WireError if it is unknown or does not have the role `only`."""
+        member = self.membership.find(sender.role, sender.index, sender.incarnation)
+        if only is not None and member.role != only:
+            raise WireError(f"this message is for replicas of the role {only}, but {member.name} sent it")
+        member.last_seen_s = self.now
+        return member
+
+    def abort(self, text: str, exit_code: int = RoleError.exit_code) -> None:
+        """Fail the job; a job that a signal ends already only ends earlier."""
+        if self.ending is not None and exit_code != UserError.exit_code:
+            # Processes that are killed after a signal belong to the same end, which is no failure.
+            self.stop_reason = self.stop_reason or text
+        elif self.failure is None:
+            self.failure = ReplicaError(text, exit_code)
+            self.events.write(event="phase", phase="failed", error=text, exit_code=exit_code)

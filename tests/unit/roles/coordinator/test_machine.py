@@ -1,0 +1,300 @@
+"""The invariants of the coordinator hold under random deaths, late and repeated messages, saves, failures and ends."""
+
+from collections import Counter
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from persia_cli.control.position import EVAL, TRAIN
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.state import (
+    BeginCheckpoint,
+    Effect,
+    PublishCheckpoint,
+    Reply,
+    Start,
+    TaskEnded,
+    Write,
+)
+from persia_cli.roles.coordinator.work import ITEM_STEPS
+from persia_cli.store.checkpoints.saved import SavedFile, encode_files
+from persia_cli.wire.job_messages import (
+    Death,
+    Done,
+    Fail,
+    Held,
+    Instruction,
+    Item,
+    Next,
+    Ready,
+    Saved,
+    SavedNow,
+    SaveModel,
+    SaveNow,
+    TakeItem,
+    Verdict,
+)
+from persia_cli.wire.message import Message, ProcessId, Sender
+from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.server import Peer
+from tests.support.coordination import Coordination
+from tests.support.runs import make_run
+
+STEPS, EVAL_STEPS = 5 * ITEM_STEPS, ITEM_STEPS + 3
+LOADERS = ("data-loader-0", "data-loader-1")
+SERVER, RANKS = "embedding-server-0", ("nn-worker-0", "nn-worker-1")
+WORKER = "embedding-worker-0"
+NAMES = (*LOADERS, WORKER, SERVER, *RANKS)
+WRITERS = (SERVER, RANKS[0])
+MORTAL = (*LOADERS, WORKER, SERVER)
+
+
+class Replica:
+    """A process of a replica, and what it has received."""
+
+    def __init__(self, pid: int, incarnation: int) -> None:
+        self.process, self.incarnation = ProcessId(pid), incarnation
+        self.number = 0
+        """Number of the last instruction that it has."""
+        self.items: dict[int, list[tuple[int, int]]] = {TRAIN: [], EVAL: []}
+        """Steps that it has been given."""
+
+
+class CoordinatedJob(RuleBasedStateMachine):
+    """Two loaders, a server and two ranks, whose processes die and repeat messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        run = make_run(
+            checkpoint={"every_steps": 2 * ITEM_STEPS, "every_minutes": 1},
+            eval={"every_epochs": None, "every_steps": 2 * ITEM_STEPS + 1},
+            recovery={"max_restarts": 1000},
+            cluster={"kind": "local", "data_loaders": 2, "nn_workers": 2},
+        )
+        data = Job("train", "run", None, 32 * STEPS, 32 * EVAL_STEPS, STEPS, EVAL_STEPS)
+        self.job = Coordination(run, data)
+        self.replicas: dict[str, Replica] = {}
+        self.sent: list[tuple[Peer, Message]] = []
+        self.answered = Counter[Peer]()
+        self.tasks: list[Any] = []
+        self.begun: list[int] = []
+        self.published = list[int]()
+        self.folder: dict[str, bool] = {}
+        """Participants of the present save, and whether each has written its part."""
+        self.pid = 0
+        for name in NAMES:
+            self._begin(name)
+        for name in NAMES:
+            self._send(name, Ready(self._sender(name), 0))
+
+    def _begin(self, name: str) -> None:
+        self.pid += 1
+        role, _, index = name.rpartition("-")
+        before = self.replicas.get(name)
+        self.replicas[name] = Replica(self.pid, before.incarnation + 1 if before else 1)
+        self._take(self.job.hello(role, int(index), self.replicas[name].process))
+
+    def _sender(self, name: str) -> Sender:
+        role, _, index = name.rpartition("-")
+        return Sender(role, int(index), self.replicas[name].incarnation)
+
+    def _send(self, name: str, message: Message) -> list[Effect]:
+        peer = Peer(f"{name}#{self.replicas[name].process.pid}".encode() if name in NAMES else name.encode(), self.pid)
+        self.pid += 1
+        self.sent.append((peer, message))
+        return self._take(self.job.send(peer, message))
+
+    def _take(self, effects: list[Effect]) -> list[Effect]:
+        for each in effects:
+            if isinstance(each, Reply):
+                self._receive(each.peer, each.message)
+            elif isinstance(each, Start):
+                self.tasks.append(each.task)
+                if isinstance(each.task, PublishCheckpoint):
+                    self._check_save(each.task)
+            elif isinstance(each, Write) and each.fields.get("phase", "failed") not in ("failed", "stopped"):
+                self.begun.append(self.job.state.phases.number)
+        return effects
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        self.answered[peer] += 1
+        assert not isinstance(message, Pending)
+        name, _, pid = peer.identity.decode().partition("#")
+        replica = self.replicas.get(name)
+        if replica is None or replica.process.pid != int(pid or 0):
+            assert not isinstance(message, Item) or self.answered[peer] > 1, "a dead process is given no steps"
+            return
+        if isinstance(message, Instruction):
+            replica.number = max(replica.number, message.number)
+        elif isinstance(message, Item) and not message.end and self.answered[peer] == 1:
+            request = next(sent for to, sent in self.sent if to == peer)
+            assert isinstance(request, TakeItem)
+            replica.items[request.split].append((message.first, message.last))
+
+    def _check_save(self, task: PublishCheckpoint) -> None:
+        assert self.folder.keys() == set(WRITERS)
+        assert task.step == self.job.state.phases.saved_step
+        assert task.failure or all(self.folder.values()), "every part is written"
+        assert len(task.files) == sum(self.folder.values())
+        self.published.append(self.job.state.phases.number)
+
+    @property
+    def is_open(self) -> bool:
+        state = self.job.state
+        return not (state.is_over or state.is_ending)
+
+    @rule(loader=st.sampled_from(LOADERS), split=st.sampled_from((TRAIN, EVAL)))
+    def take_item(self, loader: str, split: int) -> None:
+        finished = 0
+        replica = self.replicas[loader]
+        if split == TRAIN and self.job.state.phases.current and self.job.state.phases.current.kind != "training":
+            finished = self.job.state.phases.current.last if self.job.state.phases.current.kind == "saving" else 0
+        replica.items[split] = [steps for steps in replica.items[split] if steps[1] > finished]
+        self._send(loader, TakeItem(self._sender(loader), split, finished))
+
+    @rule(name=st.sampled_from(NAMES))
+    def ask(self, name: str) -> None:
+        self._send(name, Next(self._sender(name), self.replicas[name].number))
+
+    @rule(name=st.sampled_from(NAMES), save=st.booleans())
+    def work(self, name: str, save: bool) -> None:
+        """Carry out the present instruction; a part of a checkpoint may be written only later."""
+        phases = self.job.state.phases
+        if phases.agreement is not None and name in RANKS and name not in phases.agreement.answers:
+            if phases.agreement.ranks and phases.current is not None:
+                middle = (phases.agreement.first + phases.agreement.last) // 2
+                self._send(name, Held(self._sender(name), phases.agreement.number, middle))
+            return
+        if phases.current is not None and phases.current.kind == "saving" and not self.folder:
+            return
+        if save:
+            self.write(name)
+        self._send(name, Done(self._sender(name), phases._begun))
+
+    @rule(name=st.sampled_from(WRITERS), fails=st.booleans())
+    def write_later(self, name: str, fails: bool) -> None:
+        self.write(name, fails)
+
+    def write(self, name: str, fails: bool = False) -> None:
+        state = self.job.state
+        if name not in self.folder or name not in state.phases.writing:
+            return
+        self.folder[name] = not fails
+        files = () if fails else (SavedFile("rows", name, 1, "0" * 32),)
+        self._send(
+            name,
+            Saved(self._sender(name), state.phases.saved_step, encode_files(files), "a full disk" if fails else ""),
+        )
+
+    @precondition(lambda self: self.tasks)
+    @rule(fails=st.booleans())
+    def end_task(self, fails: bool) -> None:
+        """The oldest task on the disk is done."""
+        task, result = self.tasks.pop(0), None
+        if isinstance(task, BeginCheckpoint):
+            self.folder = dict.fromkeys(WRITERS, False)
+            result = SaveModel("folder", task.phase.last)
+        elif isinstance(task, PublishCheckpoint):
+            failed = fails or task.failure
+            result = {"event": "save_failed" if failed else "saved", "step": task.step, "path": "p", "text": "t"}
+            self.folder = {}
+        self._take(self.job.handle(TaskEnded(self.job.now, task, result)))
+
+    @rule(name=st.sampled_from(MORTAL))
+    def die(self, name: str) -> None:
+        """A process dies; its supervisor reports that, perhaps twice, and the next one joins."""
+        role, _, index = name.rpartition("-")
+        dead, phases = self.replicas[name], self.job.state.phases
+        steps = sum(last - first for items in dead.items.values() for first, last in items)
+        was_open = self.is_open
+        died = Death(role, int(index), dead.process, -9)
+        before = [each for each in self.job.events if each["event"] == "died"]
+        if name in phases.writing and self.folder and not (phases.current and name in phases.waiting):
+            self.folder[name] = False
+        for _ in range(2):
+            effects = self._send("supervisor", died)
+        verdict = next(each.message for each in effects if isinstance(each, Reply))
+        assert isinstance(verdict, Verdict)
+        deaths = [each for each in self.job.events if each["event"] == "died"]
+        assert len(deaths) == len(before) + verdict.restart, "each death counts once"
+        if not verdict.restart:
+            assert not was_open or (phases.current is not None and phases.current.kind == "done")
+            return
+        replacement = self.job.machine._replacements._replacements.get(name)
+        if replacement is not None and name in LOADERS and replacement.again is not None:
+            assert replacement.again >= steps, "unfinished steps are assigned again"
+            if phases.current is not None and phases.current.kind == "training":
+                assert not dead.items[EVAL], "evaluation steps are charged only during the evaluation"
+        self._begin(name)
+        self._send(name, Ready(self._sender(name), 0))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """An old message arrives again: of a dead process, or one whose answer the server has forgotten."""
+        peer, message = data.draw(st.sampled_from(self.sent))
+        if isinstance(message, Death | Ready | SaveNow):
+            return
+        state = self.job.state
+        number, writing = state.phases.number, set(state.phases.writing)
+        answers = self.answered[peer]
+        effects = self._take(self.job.send(peer, message))
+        is_dead = getattr(message, "sender", None) not in {self._sender(name) for name in NAMES}
+        if is_dead:
+            assert all(isinstance(each, Reply) and isinstance(each.message, Refused) for each in effects)
+            assert (state.phases.number, state.phases.writing) == (number, writing)
+        assert self.answered[peer] <= answers + 1
+
+    @rule()
+    def save_now(self) -> None:
+        self._send("command", SaveNow())
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 4.0, 70.0)))
+    def time_passes(self, seconds: float) -> None:
+        for _ in range(int(max(seconds, 1))):
+            for name in NAMES:
+                self._take(self.job.beat(name) if not self.job.member(name).died else [])
+            self._take(self.job.wait(min(seconds, 1.0)))
+
+    @rule(name=st.sampled_from(("SIGTERM", "SIGUSR1")))
+    @precondition(lambda self: self.pid % 7 == 0)
+    def signal(self, name: str) -> None:
+        self._take(self.job.signal(name))
+
+    @rule()
+    @precondition(lambda self: self.pid % 41 == 0)
+    def fail(self) -> None:
+        self._send(RANKS[0], Fail(self._sender(RANKS[0]), "it has failed", 1))
+
+    @invariant()
+    def no_step_is_with_two_living_loaders(self) -> None:
+        for split in (TRAIN, EVAL):
+            steps = Counter(
+                step
+                for name in LOADERS
+                for first, last in self.replicas[name].items[split]
+                for step in range(first, last)
+            )
+            assert not steps or max(steps.values()) == 1
+
+    @invariant()
+    def phases_begin_in_order_and_once(self) -> None:
+        assert self.begun == sorted(set(self.begun))
+
+    @invariant()
+    def each_save_is_published_once(self) -> None:
+        assert len(self.published) == len(set(self.published)) or self.published == sorted(self.published)
+        saving = [task for task in self.tasks if isinstance(task, PublishCheckpoint)]
+        assert len(saving) <= 1
+
+    @invariant()
+    def no_command_is_answered_twice(self) -> None:
+        for peer, message in self.sent:
+            if isinstance(message, SaveNow):
+                assert sum(isinstance(each, SavedNow) for each in self.job.to(peer)) <= 1
+
+
+TestCoordinatedJob = CoordinatedJob.TestCase
+TestCoordinatedJob.settings = settings(max_examples=25, stateful_step_count=50)
