@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire import authentication, sockets
+from persia_cli.wire import secret, sockets
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import WaitCredit
 from persia_cli.wire.secret import JobSecret, new_keys
@@ -154,7 +154,7 @@ def test_after_the_death_of_authentication_only_old_clients_stay(
     def die(*request: object) -> bool:
         raise RuntimeError("made up")
 
-    monkeypatch.setattr(authentication, "_is_right", die)
+    monkeypatch.setattr(secret, "_is_right", die)
     late = sockets.dealer(keyed, address, b"late")
     assert not comes_through(router, late, OUT_MS)
     poll_for(lambda: "authentication has failed" in caplog.text, LIMIT_S, "a line of the log")
