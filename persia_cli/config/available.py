@@ -14,7 +14,7 @@ def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
 def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
     """Return the file of every option by config group and name; users can add options, but no groups.
 
-    Folders without files of their own, such as `leaderboards`, have what other files take in their defaults.
+    A folder that has only folders, such as `leaderboards`, is no group: other files name its files in their defaults.
     """
     names = sorted({file.parent.name for file in shipped("conf").glob("*/*.yaml")})
     return {name: _files([folder / name for folder in _search(folders)]) for name in names}
