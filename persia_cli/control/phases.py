@@ -1,5 +1,14 @@
 """The phases of a job: train up to a step, drain, evaluate or save, continue, stop."""
 
+# Invariants:
+#
+# - A phase begins once every participant of the one before is done; a repeat of that report changes nothing.
+# - Training phases have all steps in order, each once. A phase that is cut short ends at a step that no rank has
+#   started, and the next one begins there.
+# - At most one checkpoint is being written. The next one, and the end, begin only when it is complete or aborted.
+# - A step is saved at most once before its evaluation and once after it, unless a save fails.
+# - The numbers of instructions rise.
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -83,12 +92,12 @@ class PendingRequests:
 def schedule(
     steps: int,
     eval_steps: int,
-    eval_every: int | None,
-    save_every: int | None,
-    save_at_end: bool,
+    *,
+    eval_every: int | None = None,
+    save_every: int | None = None,
+    save_at_end: bool = False,
     tracker: EvaluationTracker | None = None,
     first: int = 0,
-    *,
     requests: PendingRequests | None = None,
     evaluation_due: bool = False,
     is_saved: bool = False,
@@ -99,8 +108,20 @@ def schedule(
     job or select the step for saving. `requests` is read whenever a phase is over. With `evaluation_due`, the
     evaluation at step `first` is still due; with `is_saved`, the model of that step is in a checkpoint of this run.
 
-    A model that will be saved in any case is saved before the first evaluation and before the last one, which may fail
-    on rows that training does not read. The phase that saves it afterwards then only records the evaluation.
+    Save before the first and the last evaluation, because an evaluation can fail on bad rows. The save after it only
+    updates the manifest. After training up to a step, these phases follow:
+
+    | at the step | phases |
+    | --- | --- |
+    | a save is due | save |
+    | an evaluation is due | evaluate |
+    | both are due | evaluate, save |
+    | an evaluation is due, and is the best so far | evaluate, save |
+    | the first evaluation, whose step is saved as the best | save, evaluate, save |
+    | the last step, saved and evaluated | save, evaluate, save |
+    | a save is requested | save |
+    | the end is requested | save, done |
+    | the end is requested while an evaluation is due | save with `evaluation_due`, done |
     """
     tracker, requests = tracker or EvaluationTracker(), requests or PendingRequests()
     position, passes, over = first, 0, False

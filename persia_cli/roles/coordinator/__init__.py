@@ -1,1 +1,1 @@
-"""The coordinator: its loop, and one file for each of its tasks."""
+"""The coordinator: a pure state machine (`machine.py`), its components, and the edge that carries out its effects."""

@@ -127,7 +127,7 @@ def phases_of(figures, *, save_every=None, at_end=True, stop=None, keep=None, pa
     """The phases of 10 steps, evaluated every 2, whose evaluations have these metrics; of eval and train steps."""
     tracker = EvaluationTracker(stop, patience, keep)
     phases, told = [], iter(figures)
-    for phase in schedule(10, 1, 2, save_every, at_end, tracker):
+    for phase in schedule(10, 1, eval_every=2, save_every=save_every, save_at_end=at_end, tracker=tracker):
         phases.append(phase)
         if phase.kind == "evaluating":
             tracker.note(phases[-2].last, {"auc": next(told)})

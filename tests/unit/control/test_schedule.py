@@ -25,7 +25,7 @@ EVERY = st.none() | st.integers(1, 40)
 def test_a_schedule_stops_where_it_must(
     steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool
 ) -> None:
-    phases = list(schedule(steps, eval_steps, eval_every, save_every, save_at_end))
+    phases = list(schedule(steps, eval_steps, eval_every=eval_every, save_every=save_every, save_at_end=save_at_end))
     assert [phase.kind for phase in phases].count("done") == 1
     assert phases[-1] == Phase("done")
 
@@ -70,7 +70,7 @@ PARTICIPANTS: dict[PhaseKind, frozenset[str]] = {
 
 @given(st.data())
 def test_reports_in_any_order_and_number_lead_through_all_phases(data: st.DataObject) -> None:
-    machine = PhaseMachine(schedule(6, 2, 3, 2, True), PARTICIPANTS)
+    machine = PhaseMachine(schedule(6, 2, eval_every=3, save_every=2, save_at_end=True), PARTICIPANTS)
     kinds: list[Literal["training", "evaluating", "saving", "done"]] = []
     while not kinds or kinds[-1] != "done":
         kinds.append(machine.advance().kind)
@@ -80,12 +80,12 @@ def test_reports_in_any_order_and_number_lead_through_all_phases(data: st.DataOb
         ended = [machine.finish(name, machine.number) for name in reports]
         assert ended.count(True) == 1
         assert set(reports[: ended.index(True) + 1]) == PARTICIPANTS[kinds[-1]]
-    assert kinds == [phase.kind for phase in schedule(6, 2, 3, 2, True)]
+    assert kinds == [phase.kind for phase in schedule(6, 2, eval_every=3, save_every=2, save_at_end=True)]
 
 
 def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
     participants = {"training": RANKS, "saving": frozenset({"s", "t"}), "done": RANKS}
-    machine = PhaseMachine(schedule(6, 0, None, 3, True), participants)
+    machine = PhaseMachine(schedule(6, 0, save_every=3, save_at_end=True), participants)
     kinds: list[tuple[str, int]] = []
     again = 2
     while not kinds or kinds[-1][0] != "done":
@@ -104,7 +104,7 @@ def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
 
 
 def test_alternating_adds_a_pause_before_each_turn_and_nothing_else() -> None:
-    phases = list(in_turns(schedule(7, 2, 5, None, save_at_end=True), 3))
+    phases = list(in_turns(schedule(7, 2, eval_every=5, save_at_end=True), 3))
     assert phases == [
         Phase("paused", last=0),
         Phase("training", 0, 3),
@@ -127,7 +127,7 @@ def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one() -> None:
         "saving": parts,
         "done": parts,
     }
-    machine = PhaseMachine(schedule(6, 0, None, 3, True), taking_part)
+    machine = PhaseMachine(schedule(6, 0, save_every=3, save_at_end=True), taking_part)
 
     def finish_all() -> None:
         for name in sorted(machine.waiting):
@@ -167,8 +167,16 @@ def test_requests_lose_no_step_and_save_none_twice(
     first, due, saved = 0, False, -1
     for life in range(20):
         requests, here = PendingRequests(), set[tuple[int, bool]]()
-        settings = (steps, eval_steps, eval_every, save_every, save_at_end)
-        phases = schedule(*settings, first=first, requests=requests, evaluation_due=due, is_saved=saved == first)
+        phases = schedule(
+            *(steps, eval_steps),
+            eval_every=eval_every,
+            save_every=save_every,
+            save_at_end=save_at_end,
+            first=first,
+            requests=requests,
+            evaluation_due=due,
+            is_saved=saved == first,
+        )
         began, position = len(trained), first
         for phase in phases:
             if life < 19:
@@ -234,7 +242,7 @@ class Rank:
 def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: int, ends: bool, draw: Random) -> None:
     names = frozenset(f"nn-worker-{rank}" for rank in range(ranks))
     requests = PendingRequests()
-    phases = schedule(25, 0, None, 9, True, requests=requests)
+    phases = schedule(25, 0, save_every=9, save_at_end=True, requests=requests)
     machine = PhaseMachine(phases, {"training": names, "saving": frozenset({"s"}), "done": names})
     workers = {name: Rank(bound) for name in sorted(names)}
     saves: list[int] = []
