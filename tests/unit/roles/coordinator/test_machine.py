@@ -69,7 +69,7 @@ class CoordinatedJob(RuleBasedStateMachine):
         super().__init__()
         run = make_run(
             checkpoint={"every_steps": 2 * ITEM_STEPS, "every_minutes": 1},
-            eval={"every_epochs": None, "every_steps": 2 * ITEM_STEPS + 1},
+            eval={"every_epochs": None, "every_steps": ITEM_STEPS},
             recovery={"max_restarts": 1000},
             cluster={"kind": "local", "data_loaders": 2, "nn_workers": 2},
         )
@@ -79,6 +79,8 @@ class CoordinatedJob(RuleBasedStateMachine):
         self.sent: list[tuple[Peer, Message]] = []
         self.answered = Counter[Peer]()
         self.tasks: list[Any] = []
+        self.last_takes: dict[tuple[str, int], Peer] = {}
+        """The last request of each loader for steps of a split."""
         self.begun: list[int] = []
         self.published = list[int]()
         self.folder: dict[str, bool] = {}
@@ -128,7 +130,9 @@ class CoordinatedJob(RuleBasedStateMachine):
             return
         if isinstance(message, Instruction):
             replica.number = max(replica.number, message.number)
-        elif isinstance(message, Item) and not message.end and self.answered[peer] == 1:
+        elif isinstance(message, Item) and self.answered[peer] > 1:
+            assert peer not in self.last_takes.values() or message == self.job.to(peer)[0], "a repeat gets the same"
+        elif isinstance(message, Item) and not message.end:
             request = next(sent for to, sent in self.sent if to == peer)
             assert isinstance(request, TakeItem)
             replica.items[request.split].append((message.first, message.last))
@@ -153,6 +157,24 @@ class CoordinatedJob(RuleBasedStateMachine):
             finished = self.job.state.phases.current.last if self.job.state.phases.current.kind == "saving" else 0
         replica.items[split] = [steps for steps in replica.items[split] if steps[1] > finished]
         self._send(loader, TakeItem(self._sender(loader), split, finished))
+        self.last_takes[loader, split] = self.sent[-1][0]
+
+    @precondition(lambda self: self.last_takes)
+    @rule(data=st.data())
+    def repeat_take(self, data: st.DataObject) -> None:
+        """The last request for steps arrives again, and the server has forgotten its answer."""
+        peer = self.last_takes[data.draw(st.sampled_from(sorted(self.last_takes)))]
+        self._take(self.job.send(peer, next(message for to, message in self.sent if to == peer)))
+
+    @rule()
+    def end_phase(self) -> None:
+        """The disk does all of its tasks, and every replica its part."""
+        while self.tasks:
+            self.end_task(fails=False)
+        number = self.job.state.phases.number
+        for name in NAMES:
+            if self.job.state.phases.number == number:
+                self.work(name, save=True)
 
     @rule(name=st.sampled_from(NAMES))
     def ask(self, name: str) -> None:
@@ -207,7 +229,6 @@ class CoordinatedJob(RuleBasedStateMachine):
         """A process dies; its supervisor reports that, perhaps twice, and the next one joins."""
         role, _, index = name.rpartition("-")
         dead, phases = self.replicas[name], self.job.state.phases
-        steps = sum(last - first for items in dead.items.values() for first, last in items)
         was_open = self.is_open
         died = Death(role, int(index), dead.process, -9)
         before = [each for each in self.job.events if each["event"] == "died"]
@@ -222,11 +243,11 @@ class CoordinatedJob(RuleBasedStateMachine):
         if not verdict.restart:
             assert not was_open or (phases.current is not None and phases.current.kind == "done")
             return
-        replacement = self.job.machine._replacements._replacements.get(name)
-        if replacement is not None and name in LOADERS and replacement.again is not None:
-            assert replacement.again >= steps, "unfinished steps are assigned again"
-            if phases.current is not None and phases.current.kind == "training":
-                assert not dead.items[EVAL], "evaluation steps are charged only during the evaluation"
+        if name in LOADERS:
+            evaluates = phases.current is not None and phases.current.kind == "evaluating"
+            charged = dead.items[TRAIN] + (dead.items[EVAL] if evaluates else [])
+            replacement = self.job.machine._replacements._replacements[name]
+            assert replacement.again == sum(last - first for first, last in charged)
         self._begin(name)
         self._send(name, Ready(self._sender(name), 0))
 
@@ -235,13 +256,14 @@ class CoordinatedJob(RuleBasedStateMachine):
     def repeat(self, data: st.DataObject) -> None:
         """An old message arrives again: of a dead process, or one whose answer the server has forgotten."""
         peer, message = data.draw(st.sampled_from(self.sent))
-        if isinstance(message, Death | Ready | SaveNow):
+        is_dead = getattr(message, "sender", None) not in {self._sender(name) for name in NAMES}
+        # A loader requests steps one item at a time, so of a living one only the last request can come again.
+        if isinstance(message, Death | Ready | SaveNow) or (isinstance(message, TakeItem) and not is_dead):
             return
         state = self.job.state
         number, writing = state.phases.number, set(state.phases.writing)
         answers = self.answered[peer]
         effects = self._take(self.job.send(peer, message))
-        is_dead = getattr(message, "sender", None) not in {self._sender(name) for name in NAMES}
         if is_dead:
             assert all(isinstance(each, Reply) and isinstance(each.message, Refused) for each in effects)
             assert (state.phases.number, state.phases.writing) == (number, writing)
