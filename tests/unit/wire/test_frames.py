@@ -198,7 +198,6 @@ def beat(**changed: Any) -> Heartbeat:
         report(split="test"),
         report(samples=1.5),
         report(staleness=None),
-        report(staleness={1025: 4}),
         report(staleness={1: -4}),
         beat(rss=-1),
         beat(cpu_s=None),
