@@ -9,8 +9,7 @@ import pytest
 from persia_cli.engines.job import JobResult
 from persia_cli.roles.embedding_server import saving as shard_saving
 from persia_cli.storage.hashed_files import HashingFile
-from persia_cli.store import layout
-from persia_cli.store.checkpoints import snapshot
+from persia_cli.store import layout, snapshot
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     checkpoint_folder,
