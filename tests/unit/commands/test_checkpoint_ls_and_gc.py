@@ -161,7 +161,7 @@ def test_a_removal_that_ends_half_way_leaves_nothing_that_looks_complete(
     assert "step-9" in ended.err
     found = json.loads(persia("checkpoint", "ls", str(run), "--json").out)
     assert [each["step"] for each in found["checkpoints"]] == [6, 12, 20]
-    assert {Path(left["path"]).name for left in found["leftovers"]} == {"step-9.removed", "step-30.partial"}
+    assert {Path(left["path"]).name for left in found["leftovers"]} == {"step-9.removed"}
     monkeypatch.undo()
     assert persia("checkpoint", "gc", str(run), "--keep", "1", "--yes").code == 0
     assert there(run) == folders(6, 20)
