@@ -22,7 +22,7 @@ from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.checkpoints.manifest import calibration_of, read_manifest, verified_folder
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.checkpoints.saved_rows import RowFile, saved_rows
-from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.layout import ROWS_PER_PARTITION, EmbeddingLayout
 from persia_cli.store.shard import Shard
 from persia_cli.training.dense_state import load_weights
 from persia_cli.training.device import CPU, prepare_torch
@@ -47,9 +47,10 @@ def load_network(run: Run, checkpoint: Location) -> nn.Module:
 
 
 def _with_space(layout: EmbeddingLayout, files: Sequence[RowFile]) -> EmbeddingLayout:
-    """Return the layout with as much memory as the rows of these files need, also those that were on disks."""
+    """Return the layout with memory for all rows of these files, also those that were on disks."""
     rows = sum((Counter(file.rows.tables) for file in files), Counter[str]())
-    needed = (max(1, sum(rows[table.name] for table in group.tables)) for group in layout.groups)
+    # Keys do not fill buckets evenly, so a small partition would leave out some of as many rows as its capacity.
+    needed = (sum(rows[table.name] for table in group.tables) + ROWS_PER_PARTITION for group in layout.groups)
     pairs = zip(layout.groups, needed, strict=True)
     groups = (replace(group, capacity=count, partitions=1, cold_bytes=0) for group, count in pairs)
     return replace(layout, groups=tuple(groups))
