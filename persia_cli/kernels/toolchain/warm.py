@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
-from persia_cli.kernels.toolchain.cache import mark_ready
+from persia_cli.kernels.toolchain.cache import is_cached, mark_ready
 from persia_cli.kernels.toolchain.compile import KERNELS, Kernel
 
 FOLDERS = ("batch", "rows", "table", "serving")
@@ -21,9 +21,9 @@ def kernels_for(needs: Iterable[str] | None = None) -> list[Kernel]:
 def warm(needs: Iterable[str] | None = None, after_each: Callable[[], object] = lambda: None) -> None:
     """Compile the kernels of these needs (None: all), or load them from the cache on disk."""
     needs = None if needs is None else set(needs)
-    left = []
+    kernels, left = kernels_for(needs), []
     # Kernels that other processes are compiling come last, so that processes that start together share the work.
-    for kernel in kernels_for(needs):
+    for kernel in kernels:
         if not kernel.compile(wait=False):
             left.append(kernel)
         after_each()
@@ -31,4 +31,6 @@ def warm(needs: Iterable[str] | None = None, after_each: Callable[[], object] = 
         kernel.compile()
         after_each()
     for need in needs or ():
-        mark_ready(need)
+        # The disk may have been full, or the folder removed meanwhile.
+        if all(is_cached(kernel.name) for kernel in kernels if need in kernel.needs):
+            mark_ready(need)

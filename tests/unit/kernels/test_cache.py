@@ -74,6 +74,24 @@ def test_a_full_disk_leaves_no_part_of_a_kernel(tmp_path):
     assert use(tmp_path)["compiled"] == 1
 
 
+def test_a_need_is_ready_only_if_its_kernels_are_on_disk(tmp_path):
+    program = """
+import resource, sys
+from persia_cli.kernels.toolchain.cache import is_ready
+from persia_cli.kernels.toolchain.needs import POOLING
+from persia_cli.kernels.toolchain.warm import warm
+if "no space" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+warm([POOLING])
+print(is_ready(POOLING))
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    for word, ready in (("no space", "False"), ("space", "True")):
+        command = [sys.executable, "-c", program, word]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+        assert done.stdout.strip() == ready
+
+
 def test_other_sources_versions_and_processors_have_other_folders(tmp_path, monkeypatch):
     def folder():
         cache.cache_folder.cache_clear()
