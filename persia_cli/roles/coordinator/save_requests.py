@@ -174,7 +174,9 @@ class SaveRequests:
         """Save for a command; answer when the checkpoint exists, or at once if there will be none."""
         phase = self._state.phases.current
         self._asked.append(peer)
-        if self._state.job.task != "train":
+        if self._state.stopping:
+            self.answer("", "the job ends")
+        elif self._state.job.task != "train":
             self.answer("", "this job trains nothing")
         elif phase is None or phase.kind == "done":
             self.answer(*self._result)

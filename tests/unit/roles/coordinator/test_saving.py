@@ -182,6 +182,16 @@ def test_a_request_before_training_is_answered_by_the_checkpoint_that_a_run_resu
     assert SavingJob(saved).send(COMMAND, SaveNow()) == [Reply(COMMAND, answer)]
 
 
+def test_a_request_to_a_job_that_ends_is_answered_at_once() -> None:
+    job = SavingJob()
+    job.begin()
+    asked = job.peer(RANK)
+    job.send(asked, Next(job.sender(RANK), 1))
+    job.end("a replica has failed")
+    assert job.send(COMMAND, SaveNow()) == [Reply(COMMAND, SavedNow("", "the job ends"))]
+    assert len(job.to(asked)) == 1, "no instruction follows the one to stop"
+
+
 def test_a_request_cuts_training_short_at_the_step_that_all_ranks_agree_on() -> None:
     job = SavingJob()
     job.begin()
