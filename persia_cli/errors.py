@@ -35,6 +35,10 @@ class CheckpointError(UserError):
     """A checkpoint that is missing, incomplete or of another model."""
 
 
+class FormatError(CheckpointError):
+    """A checkpoint of a format that another version of persia reads."""
+
+
 class PreemptedError(PersiaError):
     """A signal ended the job early; exit code 75 (EX_TEMPFAIL of sysexits.h) means that it can be resumed."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from persia_cli.disk import claim_folder, is_held, rename, write_whole, writing
-from persia_cli.errors import CheckpointError, UserError, one_line
+from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
 from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal
 from persia_cli.observe.record_state import copies_in
@@ -152,11 +152,16 @@ def has_failed_to_begin(run_dir: Path) -> bool:
 
 
 def damage_of(checkpoint: Location, whole: bool) -> str:
-    """Return the reason why a checkpoint cannot be loaded, or an empty text; with `whole`, read all its content."""
+    """Return the damage of a checkpoint, or an empty text; with `whole`, read all its content.
+
+    Raise FormatError for one of another format, which is not damaged.
+    """
     try:
         manifest = read_manifest(checkpoint)
         for file in manifest.files if whole else ():
             verify(checkpoint / file.folder / file.name, file)
+    except FormatError:
+        raise
     except CheckpointError as error:
         return one_line(error)
     return ""

@@ -19,7 +19,7 @@ from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.control.calibration import Calibration
 from persia_cli.control.phases import Trigger
 from persia_cli.control.position import TrainingData
-from persia_cli.errors import CheckpointError
+from persia_cli.errors import CheckpointError, FormatError
 from persia_cli.storage import locations
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.hashed_files import read_ahead
@@ -267,9 +267,7 @@ def decode_manifest(folder: Location) -> Manifest:
         content = read_checked(path)
         # Before the rest: another version may have the same keys with another meaning.
         if (version := _VERSION_DECODER.decode(content).format_version) != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}"
-            )
+            raise FormatError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
         manifest = _DECODER.decode(content)
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error

@@ -10,7 +10,7 @@ import pytest
 
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.engines.job import COORDINATOR_ADDRESS, prepared_run_dir
-from persia_cli.engines.resumed import locked, metrics_so_far, newest_of, start_over, take_up_record
+from persia_cli.engines.resumed import locked, metrics_so_far, newest_of, newest_sound, start_over, take_up_record
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.record_state import save_copies
@@ -166,3 +166,11 @@ def test_the_best_checkpoint_is_known_though_its_note_was_not_written(checkpoint
     checkpoints.tidy(best)
     assert not (run_dir / CHECKPOINTS / "step-12.partial").exists()
     assert best_checkpoint(run_dir / CHECKPOINTS) == checkpoint
+
+
+def test_a_checkpoint_of_another_format_is_not_set_aside_as_damaged(checkpoint: Path) -> None:
+    write_checked(checkpoint / MANIFEST, msgspec.structs.replace(read_manifest(checkpoint), format_version=13))
+    before = content(checkpoint.parent)
+    with pytest.raises(CheckpointError, match="has checkpoint format 13"):
+        newest_sound(checkpoint.parent, whole=False, report=print)
+    assert content(checkpoint.parent) == before
