@@ -97,7 +97,7 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
         correcting = isinstance(loss, InBatchSoftmax) and loss.correction == "log_q"
         if correcting and isinstance(run.mode, AsyncMode) and run.cluster.nn_workers > 1:
             raise ConfigError(
-                "train.losses: with mode.kind=async each NN worker would count only the items of its own batches; use "
+                "train.losses: with mode.kind=async each NN worker counts only the items in its batches; use "
                 "correction=none, cluster.nn_workers=1 or another mode"
             )
     if isinstance(run.mode, AsyncMode) and run.train.device not in ("auto", "cpu"):

@@ -4,7 +4,7 @@ All of it may lie in a memory file, so that a later process knows which requests
 
 - A rank's watermark only rises. Bits of applied steps are set above it only, at most LIMIT steps ahead.
 - A step is applied, only looked up, or neither.
-- At most one request is in progress. Its record is complete, or says that there is none.
+- At most one request is in progress. Its record is complete; the kind is IDLE if there is none.
 - The last answer of a rank is complete, or its step is 0.
 """
 

@@ -286,8 +286,9 @@ def find_slot(index, key, step, rules, count):
 
     In a partition that is not full, it is an empty slot, or one that a path of moves frees, with an unused row.
     Otherwise there are two answers. The first is the row of the candidate buckets with the lowest priority, if a key
-    that was looked up `count` times may evict it. If all candidates are in use at this step, it is a row elsewhere:
-    that of a key of another bucket for an empty slot, or if `count` is ALWAYS, that at the end of a path of moves.
+    that was looked up `count` times may evict it. If all candidates are in use at this step, the second is a row
+    elsewhere. For an empty slot that is the row of a key of another bucket. Without an empty slot, and with `count`
+    ALWAYS, it is the row at the end of a path of moves.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)

@@ -1,1 +1,1 @@
-"""How kernels are compiled, cached and vectorized, and where their memory comes from."""
+"""Compilation and cache of kernels, vectors of lanes, and aligned memory."""

@@ -1,4 +1,4 @@
-"""What kernels are compiled for before a role is ready.
+"""The needs of roles: the kernels of a need are compiled before the role is ready.
 
 A kernel names its needs where it is defined: `@kernel(signature, for_=SERVER)`. Without one it is compiled at its first
 call. This module does not import numba, so that a driver can quickly check if a job's kernels are compiled.
