@@ -108,7 +108,7 @@ class NullWorker:
         samples, staleness = 0, Counter[int]()
         since = time.monotonic()
         done = first
-        while (ready := self._pipeline.take()) is not None:
+        while (ready := self._pipeline.next_batch()) is not None:
             sizes = [
                 0 if frozen else sum(map(len, group.rows))
                 for group, frozen in zip(ready.rows.groups, self._frozen, strict=True)

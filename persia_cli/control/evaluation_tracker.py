@@ -26,7 +26,7 @@ class Best:
     since: int = 0
     """Number of evaluations since the best; an undefined metric is never better."""
 
-    def note(self, step: int, value: float | None) -> bool:
+    def add(self, step: int, value: float | None) -> bool:
         """Add the metric of an evaluation; return True if it is the best so far by more than `min_delta`."""
         if self._is_better(value):
             self.step, self.value, self.since = step, value, 0
@@ -54,9 +54,9 @@ class Plateau:
     reduced: bool = False
     """True if the last evaluation has reduced it."""
 
-    def note(self, step: int, metrics: Mapping[str, float | None]) -> None:
+    def add(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Add the metrics of an evaluation; one without improvement reduces the rate."""
-        risen = self.best.note(step, value_of(metrics, self.best.metric))
+        risen = self.best.add(step, value_of(metrics, self.best.metric))
         # 0.1 squared is a little above 0.01 in floating point.
         self.reduced = not risen and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
         self.reductions += self.reduced
@@ -94,27 +94,27 @@ class EvaluationTracker:
         """The best evaluation so far: by the metric that selects checkpoints, else by the one that ends training."""
         return self._keep or self.stop
 
-    def note(self, step: int, metrics: Mapping[str, float | None]) -> bool:
+    def add(self, step: int, metrics: Mapping[str, float | None]) -> bool:
         """Add the metrics of the evaluation at a step; return True if `best` is now of this step."""
-        risen = self.stop is not None and self.stop.note(step, value_of(metrics, self.stop.metric))
+        risen = self.stop is not None and self.stop.add(step, value_of(metrics, self.stop.metric))
         self.over = self.stop is not None and self.stop.since >= self._patience
-        self.improved = self._keep is not None and self._keep.note(step, value_of(metrics, self._keep.metric))
+        self.improved = self._keep is not None and self._keep.add(step, value_of(metrics, self._keep.metric))
         for plateau in self.plateaus:
-            plateau.note(step, metrics)
+            plateau.add(step, metrics)
         return self.improved if self._keep else risen
 
     def undecided(self, metrics: Mapping[str, float | None]) -> list[tuple[str, Decision]]:
         """Return each metric that an evaluation lacks with a decision by it; such an evaluation is never better."""
-        asked: list[tuple[Best | None, Decision]] = [(self._keep, "best"), (self.stop, "stop")]
-        asked += [(plateau.best, plateau.of) for plateau in self.plateaus]
-        values = [(best.metric, value_of(metrics, best.metric), decision) for best, decision in asked if best]
+        decisions: list[tuple[Best | None, Decision]] = [(self._keep, "best"), (self.stop, "stop")]
+        decisions += [(plateau.best, plateau.of) for plateau in self.plateaus]
+        values = [(best.metric, value_of(metrics, best.metric), decision) for best, decision in decisions if best]
         return [(metric, decision) for metric, value, decision in values if value is None or not math.isfinite(value)]
 
     @property
     def reductions(self) -> tuple[int, int]:
         """The number of reductions of the learning rates of dense weights and of rows."""
-        found = {plateau.of: plateau.reductions for plateau in self.plateaus}
-        return found.get("dense", 0), found.get("embedding", 0)
+        reductions = {plateau.of: plateau.reductions for plateau in self.plateaus}
+        return reductions.get("dense", 0), reductions.get("embedding", 0)
 
     @property
     def tracked(self) -> list[Best]:
@@ -124,7 +124,7 @@ class EvaluationTracker:
     def restore(self, tracked: Sequence[tuple[str, int | None, float | None, int]]) -> None:
         """Continue another tracker from its `tracked`: metric, step, value and since of each, in its order.
 
-        If both decisions use one metric they still differ, by `min_delta`. Other metrics are ignored.
+        Two decisions by one metric still differ, by `min_delta`. Other metrics are ignored.
         """
         for best, order in ((self.stop, tracked), (self._keep, tracked[::-1])):
             for metric, step, value, since in order:
@@ -136,12 +136,12 @@ class EvaluationTracker:
         """Find the best of earlier evaluations, lines of the record, that no earlier start has compared."""
         if self._keep is not None and self._keep.value is None:
             for line in evaluations:
-                self._keep.note(line["step"], value_of(line, self._keep.metric))
+                self._keep.add(line["step"], value_of(line, self._keep.metric))
 
     @property
-    def kept_step(self) -> int | None:
-        """The step of the best evaluation so far, if its checkpoint is to be the best."""
-        return self._keep.step if self._keep else None
+    def kept(self) -> Best | None:
+        """The best evaluation so far, if its checkpoint is to be the best."""
+        return self._keep if self._keep and self._keep.step is not None else None
 
     def best_at(self, step: int) -> Best | None:
         """Return the best evaluation if it is of this step and its weights should be saved."""

@@ -41,6 +41,11 @@ class Member:
         """Replica name, such as `embedding-server-0`."""
         return f"{self.role}-{self.index}"
 
+    def die(self, now: float) -> None:
+        """Record the death of its process."""
+        self.died, self.ready, self.doing, self.doing_s, self.lost_s = True, False, "", 0.0, now
+        self.killed_s = None
+
 
 @dataclass(slots=True)
 class Membership:
@@ -87,15 +92,6 @@ class Membership:
             raise WireError(f"process {member.process.pid} of {member.name} has died")
         return member
 
-    def lose(self, role: str, index: int, now: float) -> Member:
-        """Record the death of a replica's process; raise WireError if the replica never joined."""
-        member = self.members.get((role, index))
-        if member is None:
-            raise WireError(f"{role}-{index} has not joined this job")
-        member.died, member.ready, member.doing, member.doing_s, member.lost_s = True, False, "", 0.0, now
-        member.killed_s = None
-        return member
-
     @property
     def missing(self) -> list[str]:
         """Names of the replicas that have not joined."""
@@ -108,10 +104,10 @@ class Membership:
 
     def addresses(self) -> dict[str, list[str]]:
         """Return the address of every replica that serves others, by role, in the order of index."""
-        found: dict[str, list[str]] = {role: [] for role in self.expected}
+        addresses: dict[str, list[str]] = {role: [] for role in self.expected}
         for role, index in sorted(self.members):
-            found[role].append(self.members[role, index].address)
-        return found
+            addresses[role].append(self.members[role, index].address)
+        return addresses
 
     def silent(self, now: float, limit_s: float) -> list[Member]:
         """Return the replicas without a message for more than `limit_s` seconds, except dead ones."""
@@ -143,7 +139,7 @@ class StallDetector:
         self._counters: dict[str, Any] = {}
         self._last_s = 0.0
 
-    def note(self, name: str, counters: Any, now: float) -> None:
+    def observe(self, name: str, counters: Any, now: float) -> None:
         """Store a replica's counters."""
         if self._counters.get(name) != counters:
             self._counters[name] = counters

@@ -228,24 +228,27 @@ class PhaseMachine:
     _upcoming: Phase | None = None
     _saving: Phase | None = None
     """The phase in which that checkpoint was begun."""
-    _begun: int = 0
+    first_number: int = 0
     """The number of the instruction that began the phase."""
 
     @property
     def is_blocked(self) -> bool:
         """True if the next phase cannot begin before the last checkpoint is complete; ask only between phases."""
-        if self._upcoming is None:
-            self._upcoming = next(self.phases)
-        if self._upcoming.kind == "evaluating" and self._saving is not None and self._saving.evaluation_due:
+        kind = self._next_phase().kind
+        if kind == "evaluating" and self._saving is not None and self._saving.evaluation_due:
             return bool(self.writing)  # a model is saved before its evaluation, since evaluations may fail
-        return bool(self.writing) and self._upcoming.kind in ("saving", "done")
+        return bool(self.writing) and kind in ("saving", "done")
+
+    def _next_phase(self) -> Phase:
+        """Return the phase that `advance` will enter."""
+        self._upcoming = self._upcoming or next(self.phases)
+        return self._upcoming
 
     def advance(self) -> Phase:
         """Enter the next phase and return it; its instruction carries `number`."""
-        self.current = self._upcoming or next(self.phases)
-        self._upcoming = None
+        self.current, self._upcoming = self._next_phase(), None
         self.number += 1
-        self._begun = self.number
+        self.first_number = self.number
         self.waiting = set(self.participants[self.current.kind])
         if self.current.kind == "saving":
             self.saved_step, self.writing, self._saving = self.current.last, set(self.waiting), self.current
@@ -254,17 +257,14 @@ class PhaseMachine:
 
     def is_last_save(self, step: int) -> bool:
         """Return whether the last checkpoint was of this step, and the end comes next; ask only between phases."""
-        if self._upcoming is None:
-            self._upcoming = next(self.phases)
-        return self._upcoming.kind == "done" and self._saving is not None and self._saving.last == step
+        return self._next_phase().kind == "done" and self._saving is not None and self._saving.last == step
 
     def save_again(self) -> None:
         """Repeat the last checkpoint before the next phase."""
-        assert self._upcoming is not None
         assert self._saving is not None
-        self.phases, self._upcoming = chain([self._upcoming], self.phases), replace(self._saving)
+        self.phases, self._upcoming = chain([self._next_phase()], self.phases), replace(self._saving)
 
-    def note_written(self, name: str, step: int) -> bool:
+    def finish_writing(self, name: str, step: int) -> bool:
         """Record that a participant's part of a checkpoint is written; returns False for a repeat."""
         if step != self.saved_step or name not in self.writing:
             return False
@@ -273,12 +273,12 @@ class PhaseMachine:
 
     def finish(self, name: str, number: int) -> bool:
         """Record that a participant is done; returns True if that ends the phase. Repeats change nothing."""
-        if number != self._begun or name not in self.waiting:
+        if number != self.first_number or name not in self.waiting:
             return False
         self.waiting.discard(name)
         return not self.waiting
 
-    def hold(self) -> bool:
+    def begin_agreement(self) -> bool:
         """Begin the agreement that cuts a phase of steps short; return False if it cannot be, or has already begun.
 
         The instruction to hold carries `number`.

@@ -84,7 +84,7 @@ class WorkItems:
     end: int
     size: int
 
-    def take(self) -> tuple[int, int] | None:
+    def next_item(self) -> tuple[int, int] | None:
         """Return the next piece [first, last), or None if all steps have been given out."""
         if self.next >= self.end:
             return None

@@ -67,12 +67,12 @@ class Permits:
     next: int = 0
     end: int = 0
     finished: Window = field(default_factory=Window)
-    held: bool = False
+    paused: bool = False
     """True while no more steps may start, until the last step of the phase is agreed."""
 
-    def take(self) -> int | None:
+    def next_step(self) -> int | None:
         """Return the next step that may start, or None."""
-        if self.held or self.next >= self.end or self.next - self.finished.watermark > self.bound:
+        if self.paused or self.next >= self.end or self.next - self.finished.watermark > self.bound:
             return None
         step = self.next
         self.next += 1
@@ -80,11 +80,11 @@ class Permits:
 
     def begin(self, end: int) -> None:
         """Allow steps up to (not including) `end`; later ones that have started are forgotten."""
-        self.end, self.next, self.held = end, min(self.next, end), False
+        self.end, self.next, self.paused = end, min(self.next, end), False
 
-    def hold(self) -> int:
+    def pause(self) -> int:
         """Start no more steps for now; return the first that has not started."""
-        self.held = True
+        self.paused = True
         return self.next
 
     def give_back(self, step: int) -> None:
@@ -94,7 +94,7 @@ class Permits:
     @property
     def drained(self) -> bool:
         """True if every step up to `end` is finished, and `end` is fixed."""
-        return not self.held and self.finished.watermark >= self.end - 1
+        return not self.paused and self.finished.watermark >= self.end - 1
 
     def credit(self, window: int) -> int:
         """Return the step before which loaders may send batches of this rank."""
@@ -112,21 +112,21 @@ class StepGate(Generic[LookUp, Update]):
         self._look_ups: dict[tuple[int, int], LookUp] = {}
         self._updates: dict[int, dict[int, Update]] = {}
 
-    def hold_look_up(self, step: int, rank: int, look_up: LookUp) -> None:
+    def defer_look_up(self, step: int, rank: int, look_up: LookUp) -> None:
         """Hold a look-up that may not be answered yet."""
         self._look_ups[step, rank] = look_up
 
-    def hold_update(self, step: int, rank: int, update: Update) -> None:
+    def defer_update(self, step: int, rank: int, update: Update) -> None:
         """Hold one rank's update of a step."""
         self._updates.setdefault(step, {})[rank] = update
 
     def complete(self, applied: int) -> list[Update] | None:
         """Return and remove the updates of the step after `applied`, in the order of ranks, if all have arrived."""
-        held = self._updates.get(applied + 1, {})
-        if len(held) < self._ranks:
+        updates = self._updates.get(applied + 1, {})
+        if len(updates) < self._ranks:
             return None
         del self._updates[applied + 1]
-        return [held[rank] for rank in sorted(held)]
+        return [updates[rank] for rank in sorted(updates)]
 
     def released(self, is_due: Callable[[LookUp], bool]) -> Iterator[LookUp]:
         """Yield and remove the look-ups that are due, in the order of steps and ranks."""

@@ -95,7 +95,7 @@ def end_if_stuck(session: CoordinatorSession) -> None:
     while awake.at(time.monotonic()) < STUCK_TIMES * session.stop_timeout_s:
         time.sleep(POLL_S)
     log.error("%s was asked to stop and did not, so its process ends now", session.name)
-    os._exit(PreemptedError.exit_code if session.goes_on else RoleError.exit_code)
+    os._exit(PreemptedError.exit_code if session.is_resumable else RoleError.exit_code)
 
 
 def run_process(options: RoleOptions) -> None:
@@ -110,7 +110,7 @@ def run_process(options: RoleOptions) -> None:
     open_many_files()
     resident_bytes()  # opens its file now, before the process may run out of file descriptors
     if options.role == "coordinator":
-        goes_on = _coordinate(options, signals)
+        is_resumable = _coordinate(options, signals)
     else:
         assert options.secret_file is not None
         if not options.secret_file.exists():
@@ -129,10 +129,10 @@ def run_process(options: RoleOptions) -> None:
             run_role(context, options, on_start)
         finally:
             context.destroy(linger=0)
-        goes_on = sessions[0].goes_on
+        is_resumable = sessions[0].is_resumable
     if signals.is_stopped:
         log.info("stopped by SIGINT")
-    if goes_on:
+    if is_resumable:
         sys.exit(PreemptedError.exit_code)
     if signals.is_stopped:
         sys.exit(SIGNALLED + signal.SIGINT)
@@ -188,7 +188,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
             (run_dir / SECRET_FILE).unlink(missing_ok=True)
             if keys is None and options.token_file is None:
                 remove_token(file)
-    return coordinators[0].goes_on
+    return coordinators[0].is_resumable
 
 
 def log_to_stderr(name: str) -> None:

@@ -43,11 +43,12 @@ class Feed:
     last: int = 0
     reading: Future[Batch] | None = None
     """The batch of the step `next`, as the reader's thread makes it."""
-    asked: bool = False
+    is_requesting: bool = False
+    """True while the coordinator has not answered the request for steps."""
     ended: bool = False
     """True if no steps are left, or if one cannot be read, before which the job ends."""
-    asked_for: int = -1
-    """The last step with rows that are left out, of which the coordinator was asked."""
+    reported: int = -1
+    """The last step with rows that are left out, reported to the coordinator."""
     allowed: int = -1
     """The last such step that may be sent."""
     waiting: set[int] = field(default_factory=set)
@@ -145,8 +146,8 @@ class DataLoader:
             # A loader that died had sent these steps.
             feed.next, feed.reading = first, None
         if feed.next >= feed.last:
-            if not feed.asked and not feed.ended:
-                feed.asked = True
+            if not feed.is_requesting and not feed.ended:
+                feed.is_requesting = True
                 self._session.take_item(feed.split, min(feed.finished), partial(self._on_item, feed))
             return False
         if feed.reading is None:
@@ -167,8 +168,8 @@ class DataLoader:
             self._session.unreadable(feed.split, feed.next, str(error), (), lambda: None)
             return False
         if whole.bad and feed.allowed != feed.next:
-            if feed.asked_for != feed.next:
-                feed.asked_for = feed.next
+            if feed.reported != feed.next:
+                feed.reported = feed.next
                 self._session.unreadable(feed.split, feed.next, whole.why, whole.bad, partial(feed.allow, feed.next))
             return False
         feed.reading = None
@@ -195,7 +196,7 @@ class DataLoader:
         return batch
 
     def _on_item(self, feed: Feed, item: Item) -> None:
-        feed.asked = False
+        feed.is_requesting = False
         if item.first != feed.next:
             feed.reading = None
         feed.next, feed.last, feed.ended = item.first, item.last, item.end
@@ -254,7 +255,7 @@ class DataLoader:
         if role != "embedding-worker":
             return
         for feed in self._feeds:
-            for ids in [each for step in feed.sent_ids.values() for each in step]:
+            for ids in [ids for step in feed.sent_ids.values() for ids in step]:
                 if ids.batch.step >= feed.finished[ids.batch.rank] and self._worker_of(ids.batch) == index:
                     self._send_ids(ids)
                     self._sent_again += 1

@@ -1,7 +1,7 @@
 """The embedding worker: turns ids into rows and gradients into updates, and counts the ids that have a row."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +24,7 @@ from persia_cli.store.table_counters import known_of, reads_of
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.message import Array, BatchId
+from persia_cli.wire.message import Array, BatchId, Message
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
@@ -79,9 +79,8 @@ class EmbeddingWorker:
         """Its kernels hold no GIL, so messages of other batches do not wait for a plan."""
         self._in_planning: dict[BatchId, list[Peer]] = {}
         """The requests that each plan answers: a loader sends ids again to a new process, or in place of a dead one."""
-        self._early_pulls: dict[BatchId, tuple[Peer, Pull]] = {}
-        self._early_pushes: dict[BatchId, tuple[Peer, PushGradients]] = {}
-        """Gradients of batches whose rows an earlier process of this embedding worker had sent."""
+        self._early: dict[BatchId, dict[type[Message], tuple[Peer, Pull | PushGradients]]] = {}
+        """Requests that wait for the ids of their batches; gradients, if an earlier process had sent the rows."""
         self._dense_rows: dict[int, UniqueRows] = {}
         """The rows of dense weights by their number, which is the same for all batches."""
         self._finished: dict[int, Window] = {}
@@ -154,12 +153,11 @@ class EmbeddingWorker:
             return
         if not self._is_finished(batch):
             self._batches[batch] = PlannedBatch(planned)
-            early = self._early_pulls.pop(batch, None)
-            if early is not None:
-                self._look_up(*early)
-            pushed = self._early_pushes.pop(batch, None)
-            if pushed is not None:
-                self._take_push(*pushed)
+            for peer, message in self._early.pop(batch, {}).values():
+                if isinstance(message, Pull):
+                    self._look_up(peer, message)
+                else:
+                    self._apply_push(peer, message)
         for peer in peers:
             self._server.reply(peer, Ack())
 
@@ -179,8 +177,7 @@ class EmbeddingWorker:
         elif message.batch in self._batches:
             self._look_up(peer, message)
         else:
-            self._check_early(self._early_pulls, message.batch)
-            self._early_pulls[message.batch] = (peer, message)
+            self._defer(peer, message)
 
     def _look_up(self, peer: Peer, message: Pull) -> None:
         batch = message.batch
@@ -209,7 +206,7 @@ class EmbeddingWorker:
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
         self._trace.end("look-up", batch)
-        replies = [planned.replies[each] for each in range(len(self._servers))]
+        replies = [planned.replies[server] for server in range(len(self._servers))]
         if not planned.answered:
             unknown = [[group.unknown for group in reply.groups] for reply in replies]
             planned.ids = self._known_ids.add(planned.groups, unknown, batch.split == TRAIN)
@@ -250,11 +247,12 @@ class EmbeddingWorker:
         def on_rows(server: int, reply: LookedUp) -> None:
             replies[server] = reply
             if len(replies) == len(self._servers):
-                answers = [replies[each] for each in range(len(replies))]
+                answers = [replies[number] for number in range(len(replies))]
                 self._server.reply(peer, Rows(0, (), 0, 0, rows_of(groups, answers)))
 
         for server, client in enumerate(self._servers):
-            keys = [keys_of(server, groups[each]) if each in groups else NO_KEYS for each in range(len(self._groups))]
+            numbers = range(len(self._groups))
+            keys = [keys_of(server, groups[number]) if number in groups else NO_KEYS for number in numbers]
             request = LookUp(batch, create=False, groups=keys)
             client.request(request, on_reply=partial(on_rows, server), waiting_for=waiting_for)
 
@@ -281,14 +279,13 @@ class EmbeddingWorker:
             self._server.reply(peer, Ack())
             return
         if batch in self._batches:
-            self._take_push(peer, message)
+            self._apply_push(peer, message)
             return
         if not self._restarted:
             raise WireError(f"gradients of step {batch.step} and rank {batch.rank} arrived before its rows were sent")
-        self._check_early(self._early_pushes, batch)
-        self._early_pushes[batch] = (peer, message)
+        self._defer(peer, message)
 
-    def _take_push(self, peer: Peer, message: PushGradients) -> None:
+    def _apply_push(self, peer: Peer, message: PushGradients) -> None:
         batch = message.batch
         planned = self._batches[batch]
         if not planned.answered and not self._restarted:
@@ -355,10 +352,12 @@ class EmbeddingWorker:
             self._finished[batch.split].check(self._sequence(batch))
         return size
 
-    def _check_early(self, early: Sized, batch: BatchId) -> None:
-        """Raise WireError if more requests wait for ids than ranks can have permits for."""
-        if len(early) >= WINDOW_STEPS * self._ranks:
-            raise WireError(f"too many requests wait for the ids of their batches; the newest is for step {batch.step}")
+    def _defer(self, peer: Peer, message: Pull | PushGradients) -> None:
+        """Handle a request once its ids are planned; raise WireError if more wait than ranks can have permits for."""
+        if len(self._early) >= WINDOW_STEPS * self._ranks:
+            step = message.batch.step
+            raise WireError(f"too many requests wait for the ids of their batches; the newest is for step {step}")
+        self._early.setdefault(message.batch, {})[type(message)] = peer, message
 
     def _is_finished(self, batch: BatchId) -> bool:
         return self._finished[batch.split].done(self._sequence(batch))
@@ -428,8 +427,8 @@ class KnownIds:
             entries = np.diff(ends, prepend=0)
             missed = _missed(rows, [of_server[number] for of_server in unknown], ends)
             all_entries, all_missed = all_entries + int(entries.sum()), all_missed + int(missed.sum())
-            found = zip(tables, self._separate_features[number], entries.tolist(), missed.tolist(), strict=True)
-            for table, feature, total, without in found:
+            counts = zip(tables, self._separate_features[number], entries.tolist(), missed.tolist(), strict=True)
+            for table, feature, total, without in counts:
                 self._counts[table][name] += total
                 self._counts[table][f"{name}_known"] += total - without
                 if feature is not None and not train:

@@ -1,4 +1,4 @@
-"""The trace of a replica on its way to the coordinator: one portion per heartbeat, and the rest at the end.
+"""The transfer of a replica's trace to the coordinator: one portion per heartbeat, and the rest at the end.
 
 So memory and traffic are bounded, and a killed process loses only its last portions.
 """
@@ -32,19 +32,19 @@ class ClockComparison:
     """
 
     def __init__(self) -> None:
-        self._found: deque[tuple[int, int]] = deque(maxlen=COMPARED)
+        self._comparisons: deque[tuple[int, int]] = deque(maxlen=COMPARED)
 
-    def note(self, asked_ns: int, theirs_ns: int, answered_ns: int) -> None:
+    def add(self, sent_ns: int, theirs_ns: int, answered_ns: int) -> None:
         """Add the times of a question and its answer by this clock, and the other clock's time in between."""
-        half = (answered_ns - asked_ns + 1) // 2
-        self._found.append((half, theirs_ns - asked_ns - half))
+        half = (answered_ns - sent_ns + 1) // 2
+        self._comparisons.append((half, theirs_ns - sent_ns - half))
 
     @property
     def best(self) -> tuple[int, int | None]:
         """Return the lead of the coordinator's clock, and its error bound; None before the first comparison."""
-        if not self._found:
+        if not self._comparisons:
             return 0, None
-        within_ns, ahead_ns = min(self._found)
+        within_ns, ahead_ns = min(self._comparisons)
         return ahead_ns, within_ns
 
 

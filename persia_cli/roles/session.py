@@ -104,7 +104,7 @@ class CoordinatorSession:
         self.stop = False
         self.stopped_by = ""
         self.signals: deque[str] = deque()
-        self.goes_on = False
+        self.is_resumable = False
         """True if a signal ended or will end the job, so that it can be resumed."""
         self.stop_timeout_s = STOP_S
         self.counters: Callable[[], Counters] = Counters
@@ -133,7 +133,7 @@ class CoordinatorSession:
     def _pass_signals_on(self) -> None:
         """Report signals to the coordinator; the replica works on until the coordinator ends the job."""
         while self.signals:
-            self.goes_on = self.goes_on or not self.stop  # one that comes at the end changes nothing
+            self.is_resumable = self.is_resumable or not self.stop  # one that comes at the end changes nothing
             leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
             self._client.request(leave, waiting_for="the coordinator to note a signal")
 
@@ -169,7 +169,7 @@ class CoordinatorSession:
             try:
                 self.loop.poll(0.2)
             except WireError as refused:
-                if self.goes_on:
+                if self.is_resumable:
                     raise StoppedError(str(refused)) from refused  # the signal that this replica received is the reason
                 raise
             if time.monotonic() > late_s and not self._client.has_answered:
@@ -312,7 +312,7 @@ class CoordinatorSession:
     def _execute(self, instruction: Instruction) -> None:
         log.info("instruction %d: %s", instruction.number, instruction.work)
         if isinstance(instruction.work, Stop):
-            self.goes_on = instruction.work.goes_on
+            self.is_resumable = instruction.work.goes_on
             self._stop_received = self.stop = True
             self._stop_number = instruction.number
             return
@@ -336,9 +336,9 @@ class CoordinatorSession:
     def _usage(self, counters: Counters) -> ReplicaUsage:
         return usage_of(self.loop, counters, time.monotonic() - self._began_s, self.waited_s())
 
-    def _on_beat(self, asked_ns: int, beat: Beat) -> None:
+    def _on_beat(self, sent_ns: int, beat: Beat) -> None:
         assert self._recording is not None
-        self._recording.clocks.note(asked_ns, beat.clock_ns, self.trace.clock())
+        self._recording.clocks.add(sent_ns, beat.clock_ns, self.trace.clock())
         if beat.stop:
             self._stop_received = self.stop = True
         self.changes.apply(beat.changes)
@@ -432,7 +432,7 @@ class Work:
 def usage_of(loop: Loop, counters: Counters, ran_s: float, waited_s: float) -> ReplicaUsage:
     """Return the resources that this process has used, and the messages on its loop, with these counters and times."""
     memory, exchanged = resident_bytes() + loop.shared_bytes, asdict(loop.exchanged)
-    links = {role: {"wire": each.wire, "shared": each.shared} for role, each in loop.traffic.items()}
+    links = {role: {"wire": nbytes.wire, "shared": nbytes.shared} for role, nbytes in loop.traffic.items()}
     of_wire = (loop.counters, links, counters)
     return ReplicaUsage(cpu_seconds(), memory, *of_wire, ran_s, waited_s, exchanged, loop.unanswered)
 
@@ -442,8 +442,8 @@ def require_folder(run: Run, job: Job, name: str) -> None:
     checkpoint = run.checkpoint
     if job.task != "train" or not checkpoint.saves or "://" in (checkpoint.path or ""):
         return
-    found = local_path(checkpoint.path).is_dir() if checkpoint.path else (Path(job.run_dir) / CONFIG).is_file()
-    if not found:
+    is_there = local_path(checkpoint.path).is_dir() if checkpoint.path else (Path(job.run_dir) / CONFIG).is_file()
+    if not is_there:
         raise ConfigError(
             f"{name} must save its part of checkpoints in {checkpoint.path or job.run_dir}, but its machine, "
             f"{socket.gethostname()}, has no such folder; set checkpoint.path to a URI that all reach, such as "

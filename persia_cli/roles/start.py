@@ -30,7 +30,7 @@ class Stoppable(Protocol):
     signals: deque[str]
 
     @property
-    def goes_on(self) -> bool:
+    def is_resumable(self) -> bool:
         """True if the job was ended so that it can be resumed."""
 
 
@@ -120,11 +120,11 @@ def run_role(
 
 def default_address(coordinator: str, name: str) -> str:
     """Return the default address of a replica: over the coordinator's transport, in its folder or network."""
-    transport, _, place = coordinator.partition("://")
+    transport, _, path = coordinator.partition("://")
     if transport == "tcp":
         return f"tcp://{address_towards(coordinator)}:*"
     if transport == "ipc":
-        return f"ipc://{Path(place).parent / name}"
+        return f"ipc://{Path(path).parent / name}"
     return f"{coordinator}/{name}"
 
 

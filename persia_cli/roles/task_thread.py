@@ -4,7 +4,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 
@@ -47,14 +46,17 @@ class TaskThread:
         return (current[0], time.monotonic() - current[1]) if current is not None else ("", 0.0)
 
     def tick(self) -> None:
-        """Pass on the available results; raise the error of a task that failed."""
-        with suppress(queue.Empty):
-            while True:
-                task, result, error = self._done.get_nowait()
-                self._pending -= 1
-                if error is not None:
-                    raise error
+        """Pass on the available results; then raise the error of the first task that failed, if any."""
+        failure: BaseException | None = None
+        while not self._done.empty():
+            task, result, error = self._done.get_nowait()
+            self._pending -= 1
+            if error is None:
                 task.then(result)
+            else:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def close(self, seconds: float = 5.0) -> None:
         """End the thread after its tasks; wait for that at most `seconds`."""

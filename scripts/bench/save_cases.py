@@ -130,7 +130,7 @@ def serve(scale: Scale) -> Iterator[Result]:
             shard.look_up(0, each.keys, each.tables, 1, True, number)
             shard.update(0, each.keys, each.tables, sent[: each.ids.size], 1, number)
             if saving is not None:
-                saving.take()
+                saving.copy_next()
 
     with _folder() as folder, ThreadPoolExecutor(1) as writer:
 
@@ -151,8 +151,8 @@ def _save(shard: Shard, folder: Path, writer: ThreadPoolExecutor) -> list[SavedF
     bell = _Bell()
     with _abandoned(ShardSaving(shard, folder, writer, bell.wake, lambda rows: None)) as saving:
         while not saving.done:
-            while saving.can_take:
-                saving.take()
+            while saving.can_copy:
+                saving.copy_next()
             bell.wait()
         return saving.finish()
 

@@ -12,6 +12,7 @@ from persia_cli.roles.coordinator.state import (
     Effect,
     EndReached,
     Event,
+    Origin,
     Reply,
     Signalled,
     Start,
@@ -24,6 +25,7 @@ from persia_cli.version import __version__
 from persia_cli.wire.job_messages import Heartbeat, Hello, Ready
 from persia_cli.wire.message import Message, ProcessId, Sender
 from persia_cli.wire.messages import PROTOCOL
+from persia_cli.wire.place import own_process
 from persia_cli.wire.reports import ReplicaUsage
 from persia_cli.wire.server import Peer
 
@@ -42,7 +44,8 @@ class Coordination:
         saved: str = "",
     ) -> None:
         """`expected` replaces the replicas that the run needs."""
-        self.machine = machine_of(run, job, tracker or EvaluationTracker(), saved=saved)
+        origin = Origin(own_process(), "here", saved)
+        self.machine = machine_of(run, job, tracker or EvaluationTracker(), origin)
         self.state, self.now = self.machine.state, 0.0
         if expected is not None:
             self.state.membership.expected = expected
@@ -71,7 +74,7 @@ class Coordination:
         return self.handle(Signalled(self.now, name))
 
     def end(self, why: str) -> list[Effect]:
-        return self.handle(EndReached(self.now, why, self.state.goes_on))
+        return self.handle(EndReached(self.now, why))
 
     def peer(self, name: str) -> Peer:
         """A further request of a replica."""

@@ -46,11 +46,11 @@ def main(rows: int, folder: Path) -> dict[str, int]:
     with ThreadPoolExecutor(1) as writer:
         saving = ShardSaving(shard, folder / EMBEDDINGS, writer, bell.set, lambda rows: None)
         while not saving.done:
-            saving.take()
+            saving.copy_next()
             if not saving.done:
                 train(number)
                 number += 1
-            if not saving.can_take:
+            if not saving.can_copy:
                 bell.wait(0.1)
                 bell.clear()
         files = saving.finish()

@@ -199,7 +199,7 @@ def test_a_signal_to_a_waiting_replica_ends_the_job_resumably(tmp_path):
         coordinator.join()
     [stopped] = [event for event in read_journal(tmp_path / "run" / EVENTS) if event.get("phase") == "stopped"]
     assert (stopped["signal"], stopped["replica"]) == ("SIGTERM", "data-loader-0")
-    assert sessions[0].goes_on
+    assert sessions[0].is_resumable
 
 
 def test_a_second_run_in_a_run_directory_is_refused(tmp_path):

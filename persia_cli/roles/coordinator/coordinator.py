@@ -7,19 +7,19 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Iterable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
-from persia_cli.control.membership import Membership, RunningClock
+from persia_cli.control.membership import RunningClock
 from persia_cli.control.phases import PendingRequests
 from persia_cli.control.position import StepGrid
-from persia_cli.errors import PersiaError, UserError, WireError
+from persia_cli.errors import PersiaError, RoleError, UserError, WireError
 from persia_cli.loggers.process import Loggers, names_of
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.moment import MOMENT
@@ -29,12 +29,11 @@ from persia_cli.observe.recordings import remove_recordings
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.evaluations import tracker_of
-from persia_cli.plan.job import COORDINATOR, Job, Replica, job_phases, participants
-from persia_cli.plan.pinning import shared_processors
+from persia_cli.plan.job import COORDINATOR, Job, job_phases, participants
 from persia_cli.plan.warm_start import WarmStart
-from persia_cli.roles.coordinator.checkpoints import Checkpoints
+from persia_cli.roles.coordinator.checkpoints import Checkpoints, restore_tracker
 from persia_cli.roles.coordinator.machine import CoordinatorMachine
-from persia_cli.roles.coordinator.saving import restore_tracker
+from persia_cli.roles.coordinator.record import TraceFiles
 from persia_cli.roles.coordinator.state import (
     AddScores,
     Arrived,
@@ -46,21 +45,19 @@ from persia_cli.roles.coordinator.state import (
     JobState,
     JournalLines,
     Kill,
+    Origin,
     PublishCheckpoint,
     PublishScores,
     Reply,
-    Settings,
     Signalled,
     Start,
     Task,
     TaskEnded,
-    TidyCheckpoints,
     TimePassed,
     UsageMeasured,
     Write,
     WriteTrace,
 )
-from persia_cli.roles.coordinator.traces import TraceFiles
 from persia_cli.roles.session import usage_of
 from persia_cli.roles.task_thread import TaskThread
 from persia_cli.storage.locations import location_of
@@ -122,6 +119,8 @@ class Coordinator:
             for kind in self._machine.accepted:
                 self._server.on(kind, self._on_message)
             loop.every(LOOK_S, self._look_at_record)
+            if job.task == "train":
+                self._disk.run("removing unfinished checkpoints", self._tidy)
             self._loggers = Loggers(run, self._run_dir) if job.task == "train" and names_of(run) else None
             on_failure.pop_all()
         self.address = advertise or self._server.address
@@ -139,17 +138,21 @@ class Coordinator:
         self._checkpoints = Checkpoints(run, job, lambda: self._metrics.nbytes)
         if resumed and (best := self._checkpoints.seed_best(tracker, read_journal(self._run_dir / METRICS))):
             self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
+        self._best = replace(tracker.kept) if tracker.kept else None
         if job.warm is not None and loaded is None:
             self._events.write(event="warm_start", **as_event(job.warm))
         self._traces = TraceFiles(self._run_dir)
         if job.load is None:
             remove_recordings(self._run_dir)  # of an earlier start of the training
         is_saved = bool(resumed and self._checkpoints.has(step))
-        return machine_of(
-            *(run, job, tracker, step, samples, state),
+        origin = Origin(
+            own_process(),
+            socket.gethostname(),
             saved=str(location_of(job.load)) if is_saved and job.load else "",
             rows=_initial_rows(run, job, loaded),
+            rolled_back_s=time.time() - job.rollback.died_at if job.rollback else 0.0,
         )
+        return machine_of(run, job, tracker, origin, step, samples, state)
 
     def _begin_scoring(self) -> "Scoring":
         from persia_cli.roles.coordinator.scoring import Scoring  # only a prediction reads data here
@@ -160,27 +163,38 @@ class Coordinator:
         self._handle(Arrived(self._now(), peer, message))
 
     def _handle(self, event: Event) -> None:
-        """Pass an event to the state machine; fail the job if its effects cannot be carried out, as on a full disk."""
-        for effect in self._machine.handle(event):
-            try:
-                self._carry_out(effect)
-            except UserError as error:
-                log.error("the coordinator fails: %s", error)
-                if self._machine.state.failure is None:
-                    self._handle(Failed(self._now(), str(error), error.exit_code))
+        self._carry_out(self._machine.handle(event))
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """Carry out all effects; fail the job if one of them is impossible, as on a full disk."""
+        for effect in effects:
+            try:
+                self._carry_out_one(effect)
+            except UserError as error:
+                self._fail(str(error), error.exit_code)
+
+    def _fail(self, text: str, exit_code: int) -> None:
+        """Fail the job, unless it has failed or its end is recorded."""
+        log.error("the coordinator fails: %s", text)
+        self._handle(Failed(self._now(), text, exit_code))
+
+    def _carry_out_one(self, effect: Effect) -> None:
         match effect:
-            case Reply(peer, Beat() as beat):
-                self._server.reply(peer, Beat(beat.stop, beat.changes, time.monotonic_ns()))
             case Reply(peer, message):
-                self._server.reply(peer, message)
+                if isinstance(message, Beat):
+                    message = Beat(message.stop, message.changes, time.monotonic_ns())
+                try:
+                    self._server.reply(peer, message)
+                except WireError as error:
+                    log.error("an answer cannot be sent: %s", error)
+                    self._server.refuse(peer, error)
             case Write(journal, fields):
                 self._journals[journal].write(**fields)
             case Start(task):
                 self._disk.run(task.doing, partial(self._work, task), partial(self._on_task_ended, task))
-            case Kill(process):
-                kill(process)
+            case Kill(process, or_else):
+                if not kill(process):
+                    self._fail(or_else, RoleError.exit_code)
 
     def _work(self, task: Task) -> Any:
         """Carry out a task, on the disk thread, and return its result."""
@@ -197,19 +211,18 @@ class Coordinator:
             case PublishScores():
                 assert self._scoring is not None
                 return self._scoring.publish()
-            case _:
-                # A store that hangs costs a save, not the job.
-                with within(self._run.cluster.silence_timeout_s):
-                    return self._save(task)
+        # A store that hangs costs a save, not the job.
+        with within(self._run.cluster.silence_timeout_s):
+            match task:
+                case BeginCheckpoint():
+                    return self._checkpoints.begin(task)
+                case PublishCheckpoint():
+                    return self._checkpoints.conclude(task)
 
-    def _save(self, task: TidyCheckpoints | BeginCheckpoint | PublishCheckpoint) -> Any:
-        match task:
-            case TidyCheckpoints():
-                return self._checkpoints.tidy(task.best)
-            case BeginCheckpoint():
-                return self._checkpoints.begin(task)
-            case PublishCheckpoint():
-                return self._checkpoints.conclude(task)
+    def _tidy(self) -> None:
+        """Complete or remove what an earlier start of the training left unfinished, on the disk thread."""
+        with within(self._run.cluster.silence_timeout_s):
+            self._checkpoints.tidy(self._best)
 
     def _on_task_ended(self, task: Task, result: Any) -> None:
         self._handle(TaskEnded(self._now(), task, result))
@@ -221,8 +234,8 @@ class Coordinator:
         """
         if not self._disk.is_idle:
             return
-        self._handle(UsageMeasured(self._now(), self._own_usage()))
-        text = json.dumps(moment_of(self._machine.state))
+        self._handle(UsageMeasured(self._now(), self._usage()))
+        text = json.dumps(live_state(self._machine.state))
 
         def look() -> list[str]:
             self._events.require_there()
@@ -246,15 +259,13 @@ class Coordinator:
                 self._poll(0.2)
                 while self.signals:
                     self._handle(Signalled(self._now(), self.signals.popleft()))
-                with self._or_fail():
-                    self._handle(TimePassed(self._now(), *self._disk.age()))
+                self._handle(TimePassed(self._now(), *self._disk.age()))
             if not state.is_over:
                 stopped = f"{NAME} was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
                 self._stop_replicas(str(state.failure or stopped))
-            self._handle(UsageMeasured(self._now(), self._own_usage(), is_last=True))
-            with self._or_fail():
-                if state.is_over and state.failure is None and not state.phases.is_cut:
-                    self._checkpoints.complete_record()
+            self._handle(UsageMeasured(self._now(), self._usage(), is_last=True))
+            if state.is_over and state.failure is None and not state.phases.is_cut:
+                self._checkpoints.complete_record()
             if state.failure is not None:
                 raise state.failure
         except Exception as error:
@@ -271,10 +282,12 @@ class Coordinator:
                 self._metrics.close()
 
     def _poll(self, timeout_s: float) -> None:
-        """Handle the messages and ended tasks of one round."""
-        with self._or_fail():
+        """Handle the messages and ended tasks of one round; an error that the user can correct fails the job."""
+        try:
             self._loop.poll(timeout_s)
             self._disk.tick()
+        except UserError as error:
+            self._fail(str(error), error.exit_code)
 
     def _finish_disk_work(self) -> None:
         """Record the results of tasks that the disk thread still completes, such as publishing a checkpoint.
@@ -284,23 +297,23 @@ class Coordinator:
         state, limit_s = self._machine.state, self._run.cluster.stop_timeout_s
         self._disk.close(limit_s / 4)
         is_done = state.is_over and not state.failure and not state.ending
-        try:
-            self._disk.tick()
-            if self._loggers is not None:
-                self._warn(self._loggers.close(limit_s if is_done else limit_s / 4))
-        except (PersiaError, OSError) as error:
-            log.error("work on a disk failed after the end of the job: %s", error)
+        loggers_s = limit_s if is_done else limit_s / 4
+        for finish in (self._disk.tick, lambda: self._warn(self._loggers.close(loggers_s) if self._loggers else [])):
+            try:
+                finish()
+            except (PersiaError, OSError) as error:
+                log.error("work on a disk failed after the end of the job: %s", error)
 
     def _report(self, error: Exception) -> None:
         """End all replicas because of an error of the coordinator, since they must not wait for it."""
         text = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
-        self._handle(Failed(self._now(), f"{NAME}: {text}", PersiaError.exit_code))
+        self._fail(f"{NAME}: {text}", PersiaError.exit_code)
         self._stop_replicas(f"{NAME}: {text}")
 
     def _stop_replicas(self, why: str) -> None:
         """Ask all replicas to end, and wait until all of them are informed."""
         state = self._machine.state
-        self._handle(EndReached(self._now(), why, self.goes_on))
+        self._handle(EndReached(self._now(), why))
         # The other half of the time is left for the end of this process.
         seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if state.ending else math.inf)
         deadline = self._now() + seconds
@@ -308,42 +321,29 @@ class Coordinator:
             self._poll(0.1)
             self._handle(TimePassed(self._now()))
 
-    def _own_usage(self) -> Any:
+    def _usage(self) -> Any:
         return usage_of(self._loop, Counters(), self._now(), self._loop.idle_s)
 
     def _now(self) -> float:
         """Return the seconds for which this coordinator has run."""
         return self._clock.at(time.monotonic())
 
-    @contextmanager
-    def _or_fail(self) -> Iterator[None]:
-        """Fail the job on an error that the user can correct, such as a full disk."""
-        try:
-            yield
-        except UserError as error:
-            self._handle(Failed(self._now(), str(error), error.exit_code))
-
     @property
-    def goes_on(self) -> bool:
+    def is_resumable(self) -> bool:
         """True if a signal ended the job before all was done."""
-        return self._machine.state.goes_on
+        return self._machine.state.is_resumable
 
 
 def machine_of(
     run: Run,
     job: Job,
     tracker: EvaluationTracker,
+    origin: Origin,
     step: int = 0,
     samples: int = 0,
     state: RecordState | None = None,
-    *,
-    saved: str = "",
-    rows: int = 0,
 ) -> CoordinatorMachine:
-    """Return the state machine of a job whose model is trained up to `step`, on `samples` samples.
-
-    `saved` is the checkpoint of this run that has the step, if any, and `rows` the number that servers must load.
-    """
+    """Return the state machine of a job whose model is trained up to `step`, on `samples` samples."""
     effects: list[Effect] = []
     events, requests = JournalLines(effects, EVENTS), PendingRequests()
     grid = StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
@@ -354,42 +354,17 @@ def machine_of(
     )
     return CoordinatorMachine(
         JobState(
-            job,
-            settings_of(run),
+            *(run, job, origin),
             expected=participants(run, job),
-            phases=job_phases(run, job, tracker, requests, is_saved=bool(saved)),
+            phases=job_phases(run, job, tracker, requests, is_saved=bool(origin.saved)),
             requests=requests,
             effects=effects,
             events=events,
             record=record,
             tracker=tracker,
-        ),
-        grid,
-        step,
-        saved=saved,
-        rows=rows,
-        warnings_of=partial(pinning_warnings, run),
-        rolled_back_s=time.time() - job.rollback.died_at if job.rollback else 0.0,
-    )
-
-
-def settings_of(run: Run) -> Settings:
-    """Return what the state machine follows of a run's configuration."""
-    cluster, checkpoint = run.cluster, run.checkpoint
-    return Settings(
-        start_timeout_s=cluster.start_timeout_s,
-        silence_timeout_s=cluster.silence_timeout_s,
-        work_timeout_s=cluster.work_timeout_s,
-        grace_s=checkpoint.grace_s,
-        save_every_s=60.0 * checkpoint.every_minutes if checkpoint.every_minutes else None,
-        most_bad_rows=getattr(run.dataset, "max_bad_rows", 0),
-        max_restarts=run.recovery.max_restarts,
-        restart_window_s=run.recovery.window_s,
-        batch=run.train.batch,
-        is_for_retrieval=run.is_for_retrieval,
-        run=run.model_dump_json().encode(),
-        process=own_process(),
-        host=socket.gethostname(),
+            grid=grid,
+            step=step,
+        )
     )
 
 
@@ -400,18 +375,6 @@ def _initial_rows(run: Run, job: Job, loaded: Manifest | None) -> int:
     return job.warm.rows if job.warm is not None else 0
 
 
-def pinning_warnings(run: Run, membership: Membership) -> list[str]:
-    """Return a warning for each machine on which replicas are pinned to the same processors."""
-    own, here = own_process().place, socket.gethostname()
-    hosts, replicas = {own or here: here}, {own or here: [Replica(COORDINATOR, 0)]}
-    for each in membership.members.values():
-        machine = each.process.place or each.host
-        hosts[machine] = each.host
-        replicas.setdefault(machine, []).append(Replica(each.role, each.index))
-    found = (shared_processors(run, there, hosts[machine]) for machine, there in replicas.items())
-    return [text for text in found if text is not None]
-
-
 def as_event(warm: WarmStart) -> dict[str, Any]:
     """Return the keys of the event that records the warm start of a run."""
     fit = warm.fit
@@ -419,10 +382,12 @@ def as_event(warm: WarmStart) -> dict[str, Any]:
         "checkpoint": warm.checkpoint and without_secret(warm.checkpoint),
         "step": warm.step,
         "tables": [
-            {"table": each.name, "from": each.source, "rows": each.rows, "states": each.states} for each in warm.tables
+            {"table": table.name, "from": table.source, "rows": table.rows, "states": table.states}
+            for table in warm.tables
         ],
         "vectors": [
-            {"table": each.name, "from": without_secret(each.path), "rows": each.rows} for each in warm.vectors
+            {"table": vectors.name, "from": without_secret(vectors.path), "rows": vectors.rows}
+            for vectors in warm.vectors
         ],
         "new": list(warm.new),
         "unused": list(warm.unused),
@@ -430,7 +395,7 @@ def as_event(warm: WarmStart) -> dict[str, Any]:
     }
 
 
-def moment_of(state: JobState) -> dict[str, Any]:
+def live_state(state: JobState) -> dict[str, Any]:
     """Return the content of the file that `persia_cli.observe.moment` reads: what each replica does at present."""
     queues = state.record.queues()
     # A process that has been replaced comes before the one in its place.

@@ -1,16 +1,17 @@
 """The coordinator as a pure state machine: events in, effects out."""
 
 # Invariants, which tests/unit/roles/coordinator/test_machine.py checks under random deaths, late and repeated
-# messages, and saves:
+# messages, and saves; the files of the components have their own:
 #
-# - A step is never assigned to two living loaders, and each training step is assigned to one.
-# - A phase begins once, with all participants of the one before done, and ends once.
+# - A step is never assigned to two living loaders, and each training step is assigned to one (`work.py`).
 # - A checkpoint is published once per save, and only when every participant has written its part; it fails if one of
-#   them could not, or died while it wrote.
+#   them could not, or died while it wrote (`checkpoints.py`).
+# - A process's death is judged once, however often it is reported, and no message of a dead process changes anything
+#   (`members.py`).
+# - A phase begins once, with all participants of the one before done, and ends once. None begins once the job fails, or
+#   ends by a signal whose time is up (`phases.py`).
 # - After an evaluation, no evaluation step is charged to a loader.
-# - Each request is answered at most once, and no message of a dead process changes anything.
-# - A process's death is judged once, however often it is reported.
-# - No phase begins once the job fails, or ends by a signal whose time is up.
+# - Each request is answered at most once.
 #
 # Time is part of each event and never decreases. Nothing here reads a clock, opens a file or a socket, or starts a
 # thread; the same events have the same effects.
@@ -18,19 +19,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from persia_cli.control.membership import Membership
-from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.plan.job import COORDINATOR
-from persia_cli.roles.coordinator.deaths import Replacements
-from persia_cli.roles.coordinator.ending import Shutdown
-from persia_cli.roles.coordinator.liveness import Liveness
-from persia_cli.roles.coordinator.members import Joining, Loading, Readiness
-from persia_cli.roles.coordinator.phases import Progression
+from persia_cli.roles.coordinator.checkpoints import SAVE_AND_END, Saves
+from persia_cli.roles.coordinator.members import Deaths, Members
+from persia_cli.roles.coordinator.phases import Phases, Shutdown
 from persia_cli.roles.coordinator.record import Reporting, Traces
-from persia_cli.roles.coordinator.rendezvous import RendezvousStore
-from persia_cli.roles.coordinator.save_requests import SAVE_AND_END, SaveRequests
-from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.roles.coordinator.state import (
     AddScores,
     Arrived,
@@ -48,7 +42,7 @@ from persia_cli.roles.coordinator.state import (
     UsageMeasured,
     WriteTrace,
 )
-from persia_cli.roles.coordinator.work import WorkQueue
+from persia_cli.roles.coordinator.work import RendezvousStore, WorkQueue
 from persia_cli.wire.job_messages import (
     Death,
     Done,
@@ -76,51 +70,32 @@ from persia_cli.wire.server import Peer, refused
 class CoordinatorMachine:
     """The components of one job's coordinator. `handle` is the only way in, and its result the only way out."""
 
-    def __init__(
-        self,
-        state: JobState,
-        grid: StepGrid,
-        step: int,
-        *,
-        saved: str = "",
-        rows: int = 0,
-        warnings_of: Callable[[Membership], list[str]] = lambda membership: [],
-        rolled_back_s: float = 0.0,
-    ) -> None:
-        """Begin a job whose model is trained up to `step`; `saved` is the place of its checkpoint, if any.
-
-        Servers must load `rows` rows. See `Readiness` for the others.
-        """
+    def __init__(self, state: JobState) -> None:
         self.state = state
         self._work = WorkQueue(state)
-        self._save_requests = SaveRequests(state, self._work, saved)
-        self._saving = Saving(state, self._save_requests)
-        self._replacements = replacements = Replacements(state, self._work, self._saving)
-        joining, self._traces = Joining(state), Traces(state)
-        self._shutdown = Shutdown(state, self._work, joining, self._save_requests, self._traces)
-        loading, self._reporting = Loading(state, rows), Reporting(state)
-        self._liveness = Liveness(state, loading, replacements)
-        self._progression = Progression(
-            state, grid, step, self._work, self._saving, self._save_requests, self._reporting, replacements
-        )
-        readiness = Readiness(state, loading, replacements, warnings_of, rolled_back_s)
+        self._saves = Saves(state, self._work)
+        self._deaths = Deaths(state, self._work, self._saves)
+        self._members = Members(state, self._deaths)
+        self._reporting, self._traces = Reporting(state), Traces(state)
+        self._phases = Phases(state, self._work, self._saves, self._deaths, self._reporting)
+        self._shutdown = Shutdown(state, self._work, self._members, self._saves, self._traces)
         self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {
-            Hello: joining.on_hello,
-            Ready: readiness.on_ready,
+            Hello: self._members.on_hello,
+            Ready: self._members.on_ready,
+            Heartbeat: self._members.on_heartbeat,
+            Death: self._deaths.on_death,
             Next: self._work.on_next,
-            Held: self._save_requests.on_held,
-            SaveNow: self._save_requests.on_save_now,
-            Unreadable: self._save_requests.on_unreadable,
-            Done: self._progression.on_done,
-            Saved: self._saving.on_saved,
             TakeItem: self._work.on_take_item,
+            StoreCall: RendezvousStore(state).on_call,
+            Done: self._phases.on_done,
+            Held: self._saves.on_held,
+            Saved: self._saves.on_saved,
+            SaveNow: self._saves.on_save_now,
+            Unreadable: self._saves.on_unreadable,
             Report: self._reporting.on_report,
-            Heartbeat: self._liveness.on_heartbeat,
+            Recorded: self._traces.on_recorded,
             Fail: self._shutdown.on_fail,
             Leave: self._shutdown.on_leave,
-            Death: replacements.on_death,
-            Recorded: self._traces.on_recorded,
-            StoreCall: RendezvousStore(state).on_call,
         }
         if state.job.task == "predict":
             self._handlers[Scores] = self._on_scores
@@ -145,7 +120,7 @@ class CoordinatorMachine:
             case TaskEnded():
                 self._on_task_ended(event)
             case Signalled() if event.name in SAVE_AND_END and not state.stopping:
-                self._save_requests.end(event.name, f"{COORDINATOR}-0")
+                self._saves.end(event.name, f"{COORDINATOR}-0")
             case UsageMeasured():
                 state.record.note(f"{COORDINATOR}-0", event.usage)
                 if event.is_last:
@@ -153,13 +128,13 @@ class CoordinatorMachine:
             case Failed():
                 state.abort(event.text, event.exit_code)
             case EndReached():
-                self._end(event)
+                self._shutdown.stop_replicas(event.why)
         if not state.stopping:
-            self._save_requests.tick()
-            self._progression.tick()
+            self._saves.tick()
+            self._phases.tick()
             if isinstance(event, TimePassed):
                 self._reporting.report_progress()
-                self._liveness.on_time(event)
+                self._members.on_time(event)
         effects = state.effects.copy()
         state.effects.clear()
         return effects
@@ -173,11 +148,11 @@ class CoordinatorMachine:
     def _on_task_ended(self, event: TaskEnded) -> None:
         match event.task:
             case BeginCheckpoint(phase=phase):
-                self._progression.on_save_begun(phase, event.result)
+                self._phases.on_save_begun(phase, event.result)
             case PublishCheckpoint():
-                self._saving.on_published(event.result)
+                self._saves.on_published(event.result)
             case PublishScores():
-                self._progression.on_scores_published(event.result)
+                self._phases.on_scores_published(event.result)
             case WriteTrace() as task:
                 self._traces.on_written(task, event.result)
             case AddScores() as task:
@@ -187,9 +162,3 @@ class CoordinatorMachine:
     def _on_scores(self, peer: Peer, message: Scores) -> None:
         rank = self.state.find(message.sender, only="nn-worker").index
         self.state.start(AddScores(peer, rank, message.batch, message.logits))
-
-    def _end(self, event: EndReached) -> None:
-        """Ask all replicas to end; a job that has not failed is recorded as stopped."""
-        if self.state.failure is None:
-            self._save_requests.note_stopped(self._progression.steps_trained)
-        self._shutdown.stop_replicas(event.why, event.goes_on)

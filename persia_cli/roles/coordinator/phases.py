@@ -1,22 +1,33 @@
-"""The phases of a job: the next one begins when the present one is done."""
+"""The phases of a job follow each other, and the job ends: as planned, by a signal, or because a replica has failed."""
+
+# Invariants:
+#
+# - A phase begins once, with all participants of the one before done, and ends once.
+# - No phase begins once the job fails, or ends by a signal whose time is up.
+# - The last phase begins only when the model is saved as planned, and every step could be read.
+# - Once replicas are asked to end, nothing but their answers is awaited: no failure is recorded after that.
 
 from typing import Any
 
+from persia_cli.control.membership import Member
 from persia_cli.control.phases import Phase
-from persia_cli.control.position import StepGrid
-from persia_cli.roles.coordinator.deaths import Replacements
-from persia_cli.roles.coordinator.record import Reporting
-from persia_cli.roles.coordinator.save_requests import SaveRequests
-from persia_cli.roles.coordinator.saving import Saving
-from persia_cli.roles.coordinator.state import JobState, PublishScores
+from persia_cli.errors import WireError
+from persia_cli.roles.coordinator.checkpoints import SAVE_AND_END, Saves
+from persia_cli.roles.coordinator.members import Deaths, Members
+from persia_cli.roles.coordinator.record import Reporting, Traces
+from persia_cli.roles.coordinator.state import GONE_S, JobState, PublishScores
 from persia_cli.roles.coordinator.work import WorkQueue
+from persia_cli.roles.session import REASON_LIMIT
 from persia_cli.wire.job_messages import (
     Done,
     EvaluateSteps,
+    Fail,
     Instruction,
+    Leave,
     Pause,
     PhaseWork,
     PredictSteps,
+    SavedNow,
     SaveModel,
     Stop,
     TrainSteps,
@@ -25,37 +36,15 @@ from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
 
 
-class Progression:
-    """The phases of a job in order; `step` is the last step of the completed training phases.
+class Phases:
+    """The phases of a job in order."""
 
-    A phase begins once, when all participants of the one before are done, and ends once. No phase begins once the job
-    is ending.
-    """
-
-    def __init__(
-        self,
-        state: JobState,
-        grid: StepGrid,
-        step: int,
-        work: WorkQueue,
-        saving: Saving,
-        save_requests: SaveRequests,
-        reporting: Reporting,
-        replacements: Replacements,
-    ) -> None:
-        """`grid` is the training grid, which begins at `step`."""
-        self._state, self._grid, self.step = state, grid, step
-        self._work, self._saving, self._save_requests, self._reporting = work, saving, save_requests, reporting
-        self._replacements = replacements
+    def __init__(self, state: JobState, work: WorkQueue, saves: Saves, deaths: Deaths, reporting: Reporting) -> None:
+        self._state, self._work, self._saves, self._deaths, self._reporting = state, work, saves, deaths, reporting
         self._ended: Phase | None = None
         """The last phase whose end has been handled."""
         self._publishing = False
         """True while the file of a prediction is published."""
-
-    @property
-    def steps_trained(self) -> int:
-        """The last step that is certainly trained."""
-        return max(self.step, self._state.record.step)
 
     def on_done(self, peer: Peer, message: Done) -> None:
         """Record that a replica has carried out an instruction."""
@@ -63,7 +52,7 @@ class Progression:
         member = state.find(message.sender)
         if message.figures is not None:
             state.record.note(member.name, message.figures, member.incarnation)
-            self._replacements.note_counters(member, message.figures.counters)
+            self._deaths.on_counters(member, message.figures.counters)
         state.reply(peer, Ack())
         if state.stopping:
             state.informed.add(member.name)
@@ -72,7 +61,7 @@ class Progression:
 
     def tick(self) -> None:
         """Begin the next phase if the present one is done; called after every event."""
-        while self._is_between_phases() and not self._state.phases.is_blocked and not self._waits_to_save():
+        while self._is_between_phases() and not self._state.phases.is_blocked and not self._saves.waits_to_retry():
             self._advance()
 
     def _is_between_phases(self) -> bool:
@@ -81,7 +70,7 @@ class Progression:
         if state.is_over or state.is_ending:
             return False
         if phase is None:
-            return state.begun
+            return state.started
         if state.phases.waiting:
             return False
         # The end is handled once, though this is called again while scores are being published.
@@ -90,23 +79,11 @@ class Progression:
             self._end(phase)
         return not state.is_over and not self._publishing
 
-    @property
-    def _is_unsaved(self) -> bool:
-        """True if the end comes next and the last save has failed; ask only between phases."""
-        return self._state.phases.is_last_save(self.step) and self._saving.has_failed(self.step)
-
-    def _waits_to_save(self) -> bool:
-        """Return True until the last save, which has failed, is tried again."""
-        if not self._is_unsaved or not self._save_requests.retries_later():
-            return False
-        self._state.stall.restart(self._state.now)
-        return True
-
     def _end(self, phase: Phase) -> None:
         if phase.kind == "done":
             self._state.is_over = True
         elif phase.kind == "training":
-            self.step = phase.last
+            self._state.step = phase.last
         elif phase.kind == "evaluating":
             self._work.end_evaluation()
         elif phase.kind == "predicting":
@@ -119,27 +96,19 @@ class Progression:
         self._state.events.write(event="scored", **scored)
 
     def _advance(self) -> None:
-        state, phases = self._state, self._state.phases
-        if phases.current is None and state.job.task == "train":
-            self._saving.tidy()
-        if self._is_unsaved and not self._save_requests.gives_up:
+        phases = self._state.phases
+        if self._saves.repeats_last:
             phases.save_again()
         phase = phases.advance()
         if phase.kind == "saving":
             self._work.end_phase()
-            self._saving.begin(phase, self._grid.samples_before(phase.last))
-            return
-        if phase.kind == "done":
-            if not self._saving.require_saved(self.step):
-                return
-            if state.unreadable is not None:
-                self._save_requests.fail_unreadable(state.unreadable, self.step)
-                return
-        self._begin(phase, self._work_of(phase))
+            self._saves.begin(phase)
+        elif phase.kind != "done" or self._saves.may_end():
+            self._begin(phase, self._work_of(phase))
 
     def on_save_begun(self, phase: Phase, result: SaveModel | dict[str, Any] | None) -> None:
         """Have the replicas write a checkpoint whose folder is ready, or end the phase if there is nothing to write."""
-        work = self._saving.on_begun(result)
+        work = self._saves.on_begun(result)
         if self._state.is_ending:
             return
         if work is not None:
@@ -151,12 +120,12 @@ class Progression:
     def _begin(self, phase: Phase, work: PhaseWork) -> None:
         state = self._state
         if phase.kind == "done" and phase.is_cut:
-            self._save_requests.note_stopped(self.steps_trained)
+            state.write_stopped()
         else:
-            state.events.write(event="phase", phase=phase.kind, step=self.step)
+            state.events.write(event="phase", phase=phase.kind, step=state.step)
         state.stall.restart(state.now)
         self._work.instruct(Instruction(state.phases.number, work))
-        self._save_requests.note_begun(phase)
+        self._saves.on_phase(phase)
 
     def _work_of(self, phase: Phase) -> PhaseWork:
         match phase.kind:
@@ -171,3 +140,55 @@ class Progression:
                 return Pause(phase.last)
             case _:
                 return Stop(goes_on=phase.is_cut)
+
+
+class Shutdown:
+    """The early end of a job: a replica fails or is stopped, and all others are asked to end."""
+
+    def __init__(self, state: JobState, work: WorkQueue, members: Members, saves: Saves, traces: Traces) -> None:
+        self._state, self._work, self._members, self._saves, self._traces = state, work, members, saves, traces
+
+    def on_fail(self, peer: Peer, message: Fail) -> None:
+        """End the job because a replica has failed."""
+        member = self._state.find(message.sender)
+        self._state.reply(peer, Ack())
+        self._state.informed.add(member.name)
+        self._state.abort(f"{member.name}: {message.error}", message.exit_code)
+
+    def on_leave(self, peer: Peer, message: Leave) -> None:
+        """End the job because a replica received a signal; raise WireError for a process outside the job."""
+        state, name = self._state, f"{message.role}-{message.index}"
+        member = state.membership.members.get((message.role, message.index))
+        if name not in state.membership.missing and (member is None or member.process != message.process):
+            raise WireError(f"{name}, process {message.process.pid}, is not in this job")
+        state.reply(peer, Ack())
+        if message.signal in SAVE_AND_END and not state.stopping:
+            self._saves.end(message.signal, name)
+        if not message.serves:
+            state.informed.add(name)
+            state.abort(f"{name} was stopped ({message.signal})")
+
+    def stop_replicas(self, why: str) -> None:
+        """Ask every replica to end: those that wait to join or for an instruction, and all that send heartbeats.
+
+        A job that has not failed is recorded as stopped.
+        """
+        state = self._state
+        if state.failure is None and not state.stopping:
+            state.write_stopped()
+        state.stopping = True
+        self._saves.answer(SavedNow("", f"the job ends: {why}"))
+        state.informed.update(self._members.close(f"the job has ended: {why}"))
+        self._work.instruct(Instruction(state.phases.number + 1, Stop(why[:REASON_LIMIT], state.is_resumable)))
+
+    def awaited(self) -> set[str]:
+        """Return the names of the replicas that are not informed yet, or that have a part of a trace to send."""
+        listening = self._listening()
+        uninformed = {member.name for member in listening} - self._state.informed
+        return uninformed | self._traces.unfinished(listening)
+
+    def _listening(self) -> list[Member]:
+        """Return the replicas with a recent message; the others may be dead, stopped or stuck."""
+        membership = self._state.membership
+        silent = {member.name for member in membership.silent(self._state.now, GONE_S)}
+        return [m for m in membership.members.values() if not m.died and m.name not in silent]

@@ -1,6 +1,15 @@
 """The record of the run: the reports of ranks, which also decide about the end and the learning rate, and traces."""
 
+# Invariants:
+#
+# - A report is acknowledged only when it is in the record, with those of all ranks; a rank reports its end after that.
+# - A portion of a trace is acknowledged when the disk has it or has refused it; a trace is complete with its last one.
+
+import logging
+import os
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,12 +17,14 @@ import msgspec
 from persia_cli.control.evaluation_tracker import Best, Decision
 from persia_cli.control.membership import Member
 from persia_cli.errors import WireError
-from persia_cli.observe.recordings import PORTIONS
-from persia_cli.observe.trace import SPANS_LIMIT
+from persia_cli.observe.recordings import PORTIONS, TracePortion, recording_of
+from persia_cli.observe.trace import SPANS_LIMIT, own_clock
 from persia_cli.roles.coordinator.state import JobState, WriteTrace
 from persia_cli.wire.job_messages import Recorded, Report
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
+
+log = logging.getLogger(__name__)
 
 EVERY_S = 2.0
 """Seconds between two reports of progress."""
@@ -46,16 +57,12 @@ class Reporting:
             member.index, message.number, message.figures, message.scores, message.samples
         )
         for line in evaluated:
-            self._judge(line)
+            if self._job.task == "train":
+                self._judge(line)
+            self._warn_of_one_class(line)
         self._waiting[member.index, message.number] = peer
         for key in [key for key in self._waiting if self._record.has_written(key[1])]:
             self._state.reply(self._waiting.pop(key), Ack())
-
-    def _judge(self, line: dict[str, Any]) -> None:
-        """Judge the model by the line of a complete evaluation."""
-        if self._job.task == "train":
-            self._judge_by(line)
-        self._warn_of_one_class(line)
 
     def begin_scoring(self) -> None:
         """Restart the measurement of how fast samples are scored."""
@@ -67,15 +74,15 @@ class Reporting:
         if phase is None or phase.kind not in ("evaluating", "predicting"):
             return
         steps = max(self._record.steps_scored - phase.first, 0)
-        rows = min(steps * self._state.settings.batch, self._job.eval_rows)
+        rows = min(steps * self._state.run.train.batch, self._job.eval_rows)
         # When all samples are scored, an evaluation may still rank items.
         if rows < self._job.eval_rows and (line := self._pace.line(rows, self._state.now)):
             self._events.write(event="progress", **line)
 
-    def _judge_by(self, line: dict[str, Any]) -> None:
-        """Decide by an evaluation how training continues; a rank reports its end only after this."""
+    def _judge(self, line: dict[str, Any]) -> None:
+        """Decide by a complete evaluation how training continues; a rank reports its end only after this."""
         self._warn_of_undefined(line)
-        if self._tracker.note(line["step"], line) and (best := self._tracker.best) is not None:
+        if self._tracker.add(line["step"], line) and (best := self._tracker.best) is not None:
             self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
         if line["step"] < self._job.steps and not self._tracker.over:
             for plateau in self._tracker.plateaus:
@@ -103,7 +110,7 @@ class Reporting:
 
         A loss of retrieval needs positive ones alone.
         """
-        if self._state.settings.is_for_retrieval:
+        if self._state.run.is_for_retrieval:
             return
         for metric in [name for name, value in line.items() if name.partition("_")[0] == "auc" and value is None]:
             if line["eval_samples"] and self._undefined.isdisjoint((metric, f"ne{metric.removeprefix('auc')}")):
@@ -164,8 +171,9 @@ class Traces:
 
     def unfinished(self, members: Sequence[Member]) -> set[str]:
         """Return the names of those of these replicas that still have a portion to send."""
-        unfinished = [each for each in members if self._whole.get(each.name) != each.incarnation]
-        return {member.name for member in unfinished} if self._is_wanted else set()
+        if not self._is_wanted:
+            return set()
+        return {member.name for member in members if self._whole.get(member.name) != member.incarnation}
 
     def on_recorded(self, peer: Peer, message: Recorded) -> None:
         """Have a portion written; raise WireError for an invalid one."""
@@ -187,3 +195,37 @@ class Traces:
         if task.portion.is_last:
             self._whole[task.name] = task.incarnation
         self._state.reply(task.peer, Ack())
+
+
+class TraceFiles:
+    """The trace files of a run; all methods wait for a disk."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._behind_ns = time.time_ns() - time.monotonic_ns()
+
+    def append(self, portion: TracePortion) -> str:
+        """Append a portion to the file of its replica; return the reason why the disk refused it, or an empty text."""
+        try:
+            self._append(portion)
+        except OSError as error:
+            log.warning("a portion of the trace of %s is lost: %s", portion.replica, error)
+            return error.strerror or str(error)
+        return ""
+
+    def _append(self, portion: TracePortion) -> None:
+        clock = own_clock()
+        if portion.clock == clock:
+            portion = msgspec.structs.replace(portion, ahead_ns=0, within_ns=0)
+        portion = msgspec.structs.replace(portion, clock=clock, behind_ns=self._behind_ns)
+        path = recording_of(self._run_dir, portion.replica)
+        path.parent.mkdir(exist_ok=True)
+        rest = memoryview(msgspec.json.encode(portion) + b"\n")
+        with path.open("ab", buffering=0) as file:
+            whole = os.fstat(file.fileno()).st_size
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(whole)  # a partial line would damage the next one
+                raise

@@ -6,14 +6,16 @@ the components need no socket, clock, disk or thread: `machine.py` has an event 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.membership import Member, Membership, StallDetector
 from persia_cli.control.phases import PendingRequests, Phase, PhaseMachine
+from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, RoleError, UserError, WireError
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import RecordState
@@ -24,18 +26,6 @@ from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.wire.message import BatchId, Message, ProcessId, Sender
 from persia_cli.wire.reports import ReplicaUsage
 from persia_cli.wire.server import Peer
-
-
-@dataclass(frozen=True, slots=True)
-class TidyCheckpoints:
-    """Complete or remove what an earlier start of the training left unfinished; no result."""
-
-    best: Best | None
-    """The best evaluation so far, if its checkpoint is to be the best."""
-
-    @property
-    def doing(self) -> str:
-        return "removing unfinished checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +70,14 @@ class AddScores:
     batch: BatchId
     logits: NDArray[np.float32]
 
-    @property
-    def doing(self) -> str:
-        return "writing scores"
+    doing: ClassVar[str] = "writing scores"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishScores:
     """Give the file of a prediction its name; result: the keys of the event `scored`."""
 
-    @property
-    def doing(self) -> str:
-        return "publishing the scores"
+    doing: ClassVar[str] = "publishing the scores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +89,10 @@ class WriteTrace:
     incarnation: int
     portion: TracePortion
 
-    @property
-    def doing(self) -> str:
-        return "writing the trace"
+    doing: ClassVar[str] = "writing the trace"
 
 
-Task = TidyCheckpoints | BeginCheckpoint | PublishCheckpoint | AddScores | PublishScores | WriteTrace
+Task = BeginCheckpoint | PublishCheckpoint | AddScores | PublishScores | WriteTrace
 """Work that waits for disks or stores. Tasks are carried out one after the other; `doing` names one in sentences."""
 
 
@@ -172,8 +156,6 @@ class EndReached:
 
     now: float
     why: str
-    goes_on: bool
-    """True if a signal ended the job, so that it can be resumed."""
 
 
 Event = Arrived | TimePassed | TaskEnded | Signalled | UsageMeasured | Failed | EndReached
@@ -208,6 +190,8 @@ class Kill:
     """Kill a process of this machine."""
 
     process: ProcessId
+    or_else: str
+    """The error with which the job fails if it cannot be killed."""
 
 
 Effect = Reply | Write | Start | Kill
@@ -232,8 +216,7 @@ class ReplicaError(PersiaError):
         self.exit_code = exit_code
 
 
-@dataclass(slots=True)
-class Ending:
+class Ending(NamedTuple):
     """A signal that ends the job once its model is saved, and the replica that received it."""
 
     signal: str
@@ -241,37 +224,21 @@ class Ending:
     deadline_s: float
 
 
-@dataclass(slots=True)
-class UnreadableStep:
-    """The first step of a split whose samples cannot be read, and a sentence on the reason."""
+class Origin(NamedTuple):
+    """The coordinator's process, and what the job continues from."""
 
-    split: int
-    step: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All of the configuration that the coordinator follows; times in seconds."""
-
-    start_timeout_s: float
-    silence_timeout_s: float
-    work_timeout_s: float
-    grace_s: float
-    """Time for the last save after a signal."""
-    save_every_s: float | None
-    most_bad_rows: int
-    """Maximum number of rows that are left out since they cannot be read."""
-    max_restarts: int
-    restart_window_s: float
-    batch: int
-    """Samples of a step, of all ranks together."""
-    is_for_retrieval: bool
-    run: bytes
-    """The resolved run as JSON, for replicas."""
     process: ProcessId
-    """The coordinator's process, on `host`."""
     host: str
+    saved: str = ""
+    """The place of the checkpoint of this run that has all that is trained so far; empty if there is none."""
+    rows: int = 0
+    """Number of rows that all servers together must load."""
+    rolled_back_s: float = 0.0
+    """Seconds between the death that has rolled the job back, if any, and the start of the coordinator."""
+
+
+GONE_S = 2.0
+"""Seconds of silence after which a replica is taken for gone: at the end of a job, or if its name is claimed."""
 
 
 class JobState:
@@ -279,8 +246,9 @@ class JobState:
 
     def __init__(
         self,
+        run: Run,
         job: Job,
-        settings: Settings,
+        origin: Origin,
         *,
         expected: dict[str, int],
         phases: PhaseMachine,
@@ -289,15 +257,22 @@ class JobState:
         events: JournalLines,
         record: RunRecord,
         tracker: EvaluationTracker,
+        grid: StepGrid,
+        step: int,
     ) -> None:
-        """Create the state before the first phase; `record` and `events` write to `effects`."""
-        self.job, self.settings, self.tracker, self.record = job, settings, tracker, record
+        """Create the state before the first phase; `record` and `events` write to `effects`.
+
+        `grid` is that of training, which begins at `step`.
+        """
+        self.run, self.job, self.origin, self.tracker, self.record = run, job, origin, tracker, record
+        self.grid, self.step = grid, step
+        """The last step of the completed training phases."""
         self.now = 0.0
         """The time of the event that is handled: the seconds for which the coordinator has run."""
         self.effects, self.events = effects, events
         self.membership, self.requests, self.phases = Membership(expected), requests, phases
         self.stall = StallDetector()
-        self.begun = False
+        self.started = False
         """True once all replicas are ready."""
         self.is_over = False
         """True once all phases are done."""
@@ -307,10 +282,6 @@ class JobState:
         """Names of the replicas that received the request to end."""
         self.failure: ReplicaError | None = None
         self.ending: Ending | None = None
-        self.bad_rows: set[int] = set()
-        """The numbers of rows that are left out since a value cannot be used."""
-        self.unreadable: UnreadableStep | None = None
-        """The step before which the model is saved and the job fails."""
         self.stop_reason: str | None = None
         """The reason why the job ends now, although its model may not be saved."""
 
@@ -320,9 +291,20 @@ class JobState:
         return self.stopping or self.failure is not None or self.stop_reason is not None
 
     @property
-    def goes_on(self) -> bool:
+    def is_resumable(self) -> bool:
         """True if a signal ended the job before all was done."""
         return bool(self.ending) and not self.failure and (not self.is_over or self.phases.is_cut)
+
+    @property
+    def steps_trained(self) -> int:
+        """The last step that is certainly trained."""
+        return max(self.step, self.record.step)
+
+    def write_stopped(self) -> None:
+        """Record that the job ends early, and the signal that ends it, if any."""
+        signal = {"signal": self.ending.signal, "replica": self.ending.replica} if self.ending else {}
+        why = {"text": self.stop_reason} if self.stop_reason else {}
+        self.events.write(event="phase", phase="stopped", step=self.steps_trained, **signal, **why)
 
     def reply(self, peer: Peer, message: Message) -> None:
         """Have a request answered."""
@@ -341,7 +323,9 @@ class JobState:
         return member
 
     def abort(self, text: str, exit_code: int = RoleError.exit_code) -> None:
-        """Fail the job; a job that a signal ends already only ends earlier."""
+        """Fail the job; one that a signal ends already only ends earlier, and one whose replicas end does not fail."""
+        if self.stopping:
+            return
         if self.ending is not None and exit_code != UserError.exit_code:
             # Processes that are killed after a signal belong to the same end, which is no failure.
             self.stop_reason = self.stop_reason or text

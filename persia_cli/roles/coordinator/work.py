@@ -1,19 +1,27 @@
-"""The requests of replicas that wait for an answer: for instructions, and for work items of data loaders."""
+"""Work is handed out: instructions to all, steps to data loaders, and the values by which ranks find each other."""
+
+# Invariants:
+#
+# - No steps are assigned before the first instruction, nor between two phases.
+# - A step is assigned to one loader, and again only when that has died before every rank had finished the step; each
+#   training step is assigned. A repeated request gets the same steps.
+# - After an evaluation, none of its steps is charged to a loader.
+# - A replica gets each instruction of a phase in their order, and none of a phase that is over.
 
 from persia_cli.control.position import EVAL, TRAIN, WorkItems
+from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.state import JobState
-from persia_cli.wire.job_messages import Instruction, Item, Next, TakeItem
+from persia_cli.wire.job_messages import Instruction, Item, Next, StoreCall, StoreValue, TakeItem
 from persia_cli.wire.server import Peer
 
 ITEM_STEPS = 16
 """Steps in one work item of a data loader."""
+MAX_KEYS = 65_536
+"""Maximum number of keys of the ranks' store; a rank sets a few for each other rank."""
 
 
 class WorkQueue:
-    """The unanswered requests for work; no item is assigned before the first instruction.
-
-    A step is assigned to one loader, and again only when that has died before every rank had finished the step.
-    """
+    """The unanswered requests for work."""
 
     def __init__(self, state: JobState) -> None:
         """Begin with all training steps of the job to assign."""
@@ -85,8 +93,8 @@ class WorkQueue:
     def on_take_item(self, peer: Peer, message: TakeItem) -> None:
         """Register a loader's request for steps of a split; a repeated request gets the same steps."""
         name = self._state.find(message.sender, only="data-loader").name
-        asked, item = self._given.get((name, message.split), (None, None))
-        if item is not None and asked == peer:
+        requester, item = self._given.get((name, message.split), (None, None))
+        if item is not None and requester == peer:
             # The server forgets old answers. A repeat must not get the next steps then, since no loader
             # would load the ones before.
             self._state.reply(peer, item)
@@ -101,7 +109,7 @@ class WorkQueue:
             return
         for key, (peer, take) in list(self._takes.items()):
             returned = self._returned[take.split]
-            steps = returned.pop(0) if returned else self._items[take.split].take()
+            steps = returned.pop(0) if returned else self._items[take.split].next_item()
             if steps is not None:
                 self._unfinished.setdefault(key, []).append(steps)
                 item = Item(first=steps[0], last=steps[1], end=False)
@@ -112,3 +120,67 @@ class WorkQueue:
             del self._takes[key]
             self._given[key] = (peer, item)
             self._state.reply(peer, item)
+
+
+class RendezvousStore:
+    """The store through which the ranks of torch find each other: its values, and the ranks that wait for one."""
+
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        self._values: dict[str, bytes] = {}
+        self._waiting: list[tuple[Peer, str]] = []
+
+    def on_call(self, peer: Peer, message: StoreCall) -> None:
+        """Carry out the call of a rank; raise WireError for another sender."""
+        self._state.find(message.sender, only="nn-worker")
+        if not message.keys or (len(message.keys) > 1 and message.call != "check"):
+            raise WireError(f"the call {message.call} of the ranks' store is for one key, not {len(message.keys)}")
+        key = message.keys[0]
+        if message.call == "get":
+            self._waiting.append((peer, key))
+            self._answer_waiting()
+            return
+        self._state.reply(peer, self._done(message, key))
+        self._answer_waiting()
+
+    def _done(self, message: StoreCall, key: str) -> StoreValue:
+        values = self._values
+        match message.call:
+            case "set":
+                self._set(key, message.value)
+            case "add":
+                number = _number(key, values.get(key, b"0")) + message.amount
+                self._set(key, str(number).encode())
+                return StoreValue(number=number)
+            case "compare_set":
+                present = values.get(key)
+                if present == message.expected or (present is None and not message.expected):
+                    self._set(key, message.value)
+                return StoreValue(values.get(key, message.expected))
+            case "check":
+                return StoreValue(number=sum(key in values for key in message.keys))
+            case "delete":
+                return StoreValue(number=int(values.pop(key, None) is not None))
+        return StoreValue()
+
+    def _set(self, key: str, value: bytes) -> None:
+        if len(self._values) >= MAX_KEYS and key not in self._values:
+            raise WireError(f"the ranks' store has {MAX_KEYS} keys, its maximum")
+        self._values[key] = value
+
+    def _answer_waiting(self) -> None:
+        """Answer the ranks whose key now exists."""
+        left = []
+        for peer, key in self._waiting:
+            if key in self._values:
+                self._state.reply(peer, StoreValue(self._values[key]))
+            else:
+                left.append((peer, key))
+        self._waiting = left
+
+
+def _number(key: str, value: bytes) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise WireError(f"the key {key} of the ranks' store is no number") from None

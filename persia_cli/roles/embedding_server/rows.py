@@ -42,19 +42,19 @@ def shard_of(
     """
     cluster, last_step = run.cluster, job.first_step - 1
     layout = embedding_layout(run)
-    place = layout, server.index, cluster.embedding_servers
+    part = layout, server.index, cluster.embedding_servers
     cold = _cold_place(run, job, server, readers)
     if server.incarnation > 1:
         if file is None:
             raise RoleError("the rows of this server ended with its first process: its memory was not in a shared file")
-        taken, repairs = attach(file, *place, cluster.nn_workers, empty, MAX_DEATHS, cold)
+        shard, repairs = attach(file, *part, cluster.nn_workers, empty, MAX_DEATHS, cold)
         log.info("took over %d rows; the last process was at: %s", repairs.rows, repairs.request)
-        return taken, repairs
+        return shard, repairs
     if file is not None:
-        return create(file, *place, cluster.nn_workers, last_step, empty, cold), None
+        return create(file, *part, cluster.nn_workers, last_step, empty, cold), None
     if retains_memory(run, job, server.role):
         log.warning("server memory will not survive a crash: start the server with --supervise")
-    shard = Shard(*place, ranks=cluster.nn_workers, empty=empty, cold_place=cold)
+    shard = Shard(*part, ranks=cluster.nn_workers, empty=empty, cold_place=cold)
     shard.begin_cold()
     shard.applied.begin(last_step)
     return shard, None
@@ -113,8 +113,8 @@ def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
     Raise CheckpointError and DataError for files that are damaged, have changed, or do not fit.
     """
     tables: dict[str, list[str]] = {}
-    for each in warm.tables:
-        tables.setdefault(each.source, []).append(each.name)
+    for table in warm.tables:
+        tables.setdefault(table.source, []).append(table.name)
     rows = WarmRows(shard, tables, warm.states, progress)
     if warm.checkpoint is not None and tables:
         folder = location_of(warm.checkpoint)

@@ -25,7 +25,7 @@ QUIET_S = 0.5
 
 def servers_sharing(cluster: Cluster, index: int) -> int:
     """Return the number of embedding servers that share this server's processors: all, or those with the same pin."""
-    pins = [cluster.processors_of("embedding-server", each) for each in range(cluster.embedding_servers)]
+    pins = [cluster.processors_of("embedding-server", number) for number in range(cluster.embedding_servers)]
     return pins.count(pins[index])
 
 
@@ -38,11 +38,11 @@ class SavePace:
         self._awaited, self._clock = awaited, clock
         self._served = self._next = clock()
 
-    def note_request(self) -> None:
+    def record_request(self) -> None:
         """Record that training continues."""
         self._served = self._clock()
 
-    def note_taken(self, processor_s: float) -> None:
+    def record_copy(self, processor_s: float) -> None:
         """Record the processor time of copying rows."""
         self._next = self._clock() + processor_s * WHOLE / self._share
 
@@ -85,9 +85,9 @@ class ShardSaving:
         self._shard, self._on_rows, self._wake = shard, on_rows, wake
         self._pace = pace or SavePace(1, awaited=True)
         self._snapshot = shard.begin_snapshot()
-        self._snapshot.make_space = self._take_or_wait
+        self._snapshot.make_space = self._copy_or_wait
         self._cold = self._snapshot.cold
-        self._taken: queue.Queue[tuple[int, SnapshotRows, bool]] = queue.Queue(PORTIONS_AHEAD)
+        self._copied: queue.Queue[tuple[int, SnapshotRows, bool]] = queue.Queue(PORTIONS_AHEAD)
         self._abandoned = threading.Event()
         self._files: Future[list[SavedFile]] = writer.submit(self._write, folder)
         self._files.add_done_callback(lambda _: wake())
@@ -98,42 +98,42 @@ class ShardSaving:
         return self._files.done()
 
     @property
-    def can_take(self) -> bool:
+    def can_copy(self) -> bool:
         """True if rows are left to copy and the writing thread is not behind."""
-        return not self._snapshot.over and not self._taken.full()
+        return not self._snapshot.over and not self._copied.full()
 
     @property
     def pauses(self) -> int:
         """Number of times that an update had to wait until rows before it were copied."""
         return self._snapshot.pauses
 
-    def take(self) -> None:
+    def copy_next(self) -> None:
         """Copy the next rows, about two milliseconds of work."""
-        if self.can_take:
-            begun_s = time.thread_time()
-            self._taken.put_nowait(self._snapshot.next_portion())
-            self._pace.note_taken(time.thread_time() - begun_s)
+        if self.can_copy:
+            start_s = time.thread_time()
+            self._copied.put_nowait(self._snapshot.next_portion())
+            self._pace.record_copy(time.thread_time() - start_s)
 
     def patience_s(self, awaited: bool) -> float:
-        """Return how long to wait for requests before `go_on`; the waker ends the wait too.
+        """Return how long to wait for requests before `copy_if_due`; the waker ends the wait too.
 
         Rows are due at once if look-ups wait for that (`awaited`), or would soon.
         """
-        if not self.can_take:
+        if not self.can_copy:
             return IDLE_S
         return 0.0 if awaited or self._snapshot.is_short else min(IDLE_S, self._pace.due_in_s())
 
-    def go_on(self, awaited: bool) -> None:
+    def copy_if_due(self, awaited: bool) -> None:
         """Copy the next rows if they are due."""
         if not self.patience_s(awaited):
-            self.take()
+            self.copy_next()
 
     def has_space(self, groups: Sequence[tuple[Keys, Tables]], create: bool) -> bool:
         """Return whether a look-up can be answered before more rows are copied.
 
         `groups` are its keys and their tables. One that does not `create` rows, as of an evaluation, changes nothing.
         """
-        self._pace.note_request()
+        self._pace.record_request()
         return not create or all(self._snapshot.has_space(number, *group) for number, group in enumerate(groups))
 
     def finish(self) -> list[SavedFile]:
@@ -146,23 +146,23 @@ class ShardSaving:
         self._abandoned.set()
         self._shard.end_snapshot()
 
-    def _take_or_wait(self) -> None:
+    def _copy_or_wait(self) -> None:
         """Copy the next rows, if necessary after the writing thread has written others."""
-        while not self.can_take and not self.done:
+        while not self.can_copy and not self.done:
             self._abandoned.wait(0.001)
         if self.done:
             # Writing has failed: the snapshot is not needed any more, and the loop will raise the error.
             self._snapshot.drop()
         else:
-            self.take()
+            self.copy_next()
 
     # The writing thread
 
     def _write(self, folder: Location) -> list[SavedFile]:
         lower_thread_priority()
-        return write_portions(self._shard, self._portions, folder, self._note, self._cold)
+        return write_portions(self._shard, self._portions, folder, self._count, self._cold)
 
-    def _note(self, rows: int) -> None:
+    def _count(self, rows: int) -> None:
         if self._abandoned.is_set():
             raise AbandonedError
         self._on_rows(rows)
@@ -182,7 +182,7 @@ class ShardSaving:
             if self._abandoned.is_set():
                 raise AbandonedError
             try:
-                return self._taken.get(timeout=CHECK_S)
+                return self._copied.get(timeout=CHECK_S)
             except queue.Empty:
                 continue
 

@@ -71,7 +71,7 @@ class EmbeddingServer:
         self._waiting: deque[tuple[Peer, LookUp]] = deque()
         """Look-ups that wait for the progress of a checkpoint, in the order of arrival."""
         self._waiting_since: float | None = None
-        self._held: dict[tuple[int, BatchId], tuple[Peer, LookUp | Update]] = {}
+        self._early: dict[tuple[int, BatchId], tuple[Peer, LookUp | Update]] = {}
         """Early requests (`_is_early`); a repeat replaces the first."""
         self._deadline = float("inf")
 
@@ -160,7 +160,7 @@ class EmbeddingServer:
     def _is_early(self, kind: int, batch: BatchId) -> bool:
         """Return whether a request must wait for the one that an earlier process began.
 
-        That request continues when its senders repeat it; until then no other may change rows.
+        No other may change rows until its senders repeat that one, which continues it.
         """
         pending = self._shard.pending
         return pending is not None and (kind, batch.step, batch.rank) not in {
@@ -168,11 +168,11 @@ class EmbeddingServer:
         }
 
     def _answer_early(self) -> None:
-        """Handle the held requests in the order of arrival, once they are not early any more."""
-        if not self._held or self._shard.pending is not None:
+        """Handle the early requests in the order of arrival, once none is early."""
+        if not self._early or self._shard.pending is not None:
             return
-        held, self._held = self._held, {}
-        for peer, message in held.values():
+        requests, self._early = self._early, {}
+        for peer, message in requests.values():
             if isinstance(message, LookUp):
                 self._take_look_up(peer, message)
             else:
@@ -196,7 +196,7 @@ class EmbeddingServer:
         for number, group in enumerate(message.groups):
             self._shard.check(number, *group, message.batch.step)
         if message.create and self._is_early(LOOK_UP, message.batch):
-            self._held[LOOK_UP, message.batch] = peer, message
+            self._early[LOOK_UP, message.batch] = peer, message
             return
         self._take_look_up(peer, message)
         self._answer_early()
@@ -204,18 +204,18 @@ class EmbeddingServer:
     def _take_look_up(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
         if self._gate is not None and message.create and not self._is_due((peer, message)):
-            self._gate.hold_look_up(batch.step, batch.rank, (peer, message))
+            self._gate.defer_look_up(batch.step, batch.rank, (peer, message))
             self._trace.begin("look-up held", batch)
             return
         self._answer_in_turn(peer, message)
         self._answer_held()
 
-    def _is_due(self, held: tuple[Peer, LookUp]) -> bool:
+    def _is_due(self, request: tuple[Peer, LookUp]) -> bool:
         """Return whether a training look-up may be answered in sync mode.
 
         All earlier steps must be applied, and the look-ups of lower ranks answered.
         """
-        batch, step = held[1].batch, self._applied.lowest + 1
+        batch, step = request[1].batch, self._applied.lowest + 1
         # New ids get rows in the order of ranks, so that the result does not depend on timing.
         before = (structs.replace(batch, rank=rank) for rank in range(batch.rank))
         return batch.step < step or (batch.step == step and all(map(self._is_looked_up, before)))
@@ -243,7 +243,7 @@ class EmbeddingServer:
                 answers = shard.look_up_batch(message.groups, batch.step, batch.rank, kept_as)
                 self._looked_up[batch] = [new for _, new in answers]
             else:
-                answers = [shard.read(each, *group) for each, group in enumerate(message.groups)]
+                answers = [shard.read(number, *group) for number, group in enumerate(message.groups)]
                 if before := self._looked_up.get(batch):
                     answers = answers_as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
@@ -259,7 +259,7 @@ class EmbeddingServer:
         self._check_batch(message)
         self._check_update(message.batch, message.groups)
         if self._is_early(UPDATE, message.batch):
-            self._held[UPDATE, message.batch] = peer, message
+            self._early[UPDATE, message.batch] = peer, message
             return
         self._take_update(peer, message)
         self._answer_early()
@@ -271,7 +271,7 @@ class EmbeddingServer:
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
         elif self._gate is not None:
-            self._gate.hold_update(batch.step, batch.rank, (peer, message))
+            self._gate.defer_update(batch.step, batch.rank, (peer, message))
             self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
@@ -280,13 +280,13 @@ class EmbeddingServer:
 
     def _apply_complete_steps(self) -> None:
         assert self._gate is not None
-        while held := self._gate.complete(self._applied.lowest):
-            updates = [update for _, update in held]
+        while requests := self._gate.complete(self._applied.lowest):
+            updates = [update for _, update in requests]
             for update in updates:
                 self._trace.end("update held", update.batch)
             groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
             self._apply(updates[0].batch, groups, [update.batch.rank for update in updates], updates[0].reductions)
-            for peer, _ in held:
+            for peer, _ in requests:
                 self._server.reply(peer, Ack())
             self._answer_held()
 
@@ -337,8 +337,8 @@ class EmbeddingServer:
             raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
         self._shard.saves[0] = number
         # Changes from here on do not belong to the checkpoint, so training may continue.
-        pace, note = SavePace(self._servers, work.awaited), self._note_written
-        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, note, pace)
+        pace = SavePace(self._servers, work.awaited)
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, self._count_written, pace)
         self._saved_step = work.step
         self._session.work.begin("writing its rows")
         self._session.done(number)
@@ -347,7 +347,7 @@ class EmbeddingServer:
         """Copy some rows of the present checkpoint, and answer look-ups that waited for that."""
         if self._saving is None:
             return
-        self._saving.go_on(bool(self._waiting))
+        self._saving.copy_if_due(bool(self._waiting))
         if self._saving.done:
             saving, self._saving = self._saving, None
             self._session.work.end()
@@ -367,12 +367,14 @@ class EmbeddingServer:
         """Return whether the rows that a look-up changes can be copied for the present checkpoint first."""
         return self._saving is None or self._saving.has_space(message.groups, message.create)
 
-    def _note_written(self, rows: int) -> None:
+    def _count_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows
 
     def _counters(self) -> Counters:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         if all(store.cold is None for store in self._shard.stores):
-            tables = {name: {key: own[key] for key in own if key not in OF_COLD} for name, own in tables.items()}
+            tables = {
+                name: {key: counts[key] for key in counts if key not in OF_COLD} for name, counts in tables.items()
+            }
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(self._updates, tables, loaded)

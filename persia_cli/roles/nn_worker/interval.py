@@ -1,14 +1,18 @@
 """The sums of one rank between two lines of metrics, or of a portion of an evaluation."""
 
+import queue
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 
+from persia_cli.control.position import TRAIN
 from persia_cli.metric import Link
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import EXACT, IN_TRAINING, ScoreHistogram
+from persia_cli.roles.nn_worker.pipeline import ReadyBatch
 from persia_cli.roles.session import IntervalReport
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import Scored
@@ -67,3 +71,46 @@ class Interval:
             gpu_memory=self.gpu_memory,
         )
         return sums, self._scores.encode(), self._by_query.encode()
+
+
+class MetricLines:
+    """The lines of metrics of a phase of training.
+
+    Another thread may add steps, in their order; the training thread reports, since it may have to wait.
+    """
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        every: int,
+        first: int,
+        report: Callable[[int, int, Interval, float], None],
+    ) -> None:
+        """Begin with step `first`; `report` is `NNWorker._report`."""
+        self._links, self._every, self._report = links, every, report
+        self._interval, self._since = Interval(links, trains=True), time.monotonic()
+        self._done = self._last = first
+        self._complete: queue.SimpleQueue[tuple[int, Interval, float]] = queue.SimpleQueue()
+
+    def add(self, ready: ReadyBatch, samples: Samples, scored: Scored) -> None:
+        """Add a step, which may complete a line."""
+        self._done = ready.batch.step + 1
+        self._interval.add(samples.counted, scored, ready.rows)
+        if self._done % self._every == 0:
+            self._complete_line()
+
+    def send(self) -> None:
+        """Report the complete lines."""
+        while not self._complete.empty():
+            self._report(TRAIN, *self._complete.get())
+
+    def end(self) -> None:
+        """Report all steps; none is in flight."""
+        if self._last < self._done:
+            self._complete_line()
+        self.send()
+
+    def _complete_line(self) -> None:
+        now = time.monotonic()
+        self._complete.put((self._done, self._interval, now - self._since))
+        self._interval, self._since, self._last = Interval(self._links, trains=True), now, self._done

@@ -76,7 +76,7 @@ class Pipeline:
         self._ready: queue.SimpleQueue[ReadyBatch | None] = queue.SimpleQueue()
         """Batches for the training thread, and None after the last one of a phase."""
         self._waker = loop.waker()
-        self._lanes: dict[int, Lane] = {}
+        self._splits: dict[int, SplitSteps] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._died: BaseException | None = None
         self.waited_s = 0.0
@@ -100,7 +100,9 @@ class Pipeline:
         self._has_items = bool(item_features(run))
         self._workers = self._session.connect("embedding-worker")
         for split, first in ((TRAIN, job.first_step), (EVAL, 0)):
-            self._lanes[split] = Lane(Permits(in_flight[split], first, first, Window(watermark=first - 1)), first)
+            self._splits[split] = SplitSteps(
+                Permits(in_flight[split], first, first, Window(watermark=first - 1)), first
+            )
 
     # For the training thread
 
@@ -113,7 +115,7 @@ class Pipeline:
         """End the I/O thread's wait for messages."""
         self._waker.wake()
 
-    def take(self) -> ReadyBatch | None:
+    def next_batch(self) -> ReadyBatch | None:
         """Wait for the batch of the phase's next step; return None after the last one."""
         ready = self._await(self._ready)
         if ready is not None:
@@ -147,7 +149,7 @@ class Pipeline:
 
     def wait_drained(self, split: int) -> None:
         """Wait until no step of the split is in flight."""
-        while not self._lanes[split].drained.wait(WAIT_S):
+        while not self._splits[split].drained.wait(WAIT_S):
             self.check()
         self.check()
 
@@ -198,7 +200,7 @@ class Pipeline:
             case EvaluateSteps() | PredictSteps():
                 self._begin(EVAL, work.first, work.last)
             case Hold():
-                self._session.held(number, self._lanes[work.split].permits.hold())
+                self._session.held(number, self._splits[work.split].permits.pause())
                 return False
             case CutShort():
                 # Needed also where all batches were passed on before the hold: the `None` after them came during it.
@@ -207,26 +209,26 @@ class Pipeline:
         return True
 
     def _begin(self, split: int, first: int, last: int) -> None:
-        lane = self._lanes[split]
-        if lane.next != first or lane.open or not self._ready.empty():
+        steps = self._splits[split]
+        if steps.next != first or steps.open or not self._ready.empty():
             raise RoleError("internal error: the phase began with batches left over")
-        lane.open = True
-        lane.drained.clear()
+        steps.open = True
+        steps.drained.clear()
         self._go_on(split, last)
 
     def _go_on(self, split: int, last: int) -> None:
-        lane = self._lanes[split]
-        lane.permits.begin(last)
+        steps = self._splits[split]
+        steps.permits.begin(last)
         self._pull(split)
-        self._pass_on(lane)
-        lane.note_drained()
+        self._pass_on(steps)
+        steps.signal_drained()
 
     def _worker_of(self, batch: BatchId) -> Client:
         return self._workers[(batch.step * self._world_size + batch.rank) % len(self._workers)]
 
     def _pull(self, split: int) -> None:
-        permits = self._lanes[split].permits
-        while (step := permits.take()) is not None:
+        permits = self._splits[split].permits
+        while (step := permits.next_step()) is not None:
             batch = BatchId(split, step, self._rank)
             self._trace.begin("pull", batch)
             self._worker_of(batch).request(
@@ -236,21 +238,21 @@ class Pipeline:
             )
 
     def _on_samples(self, peer: Peer, message: PutSamples) -> None:
-        lane = self._lanes[message.batch.split]
+        steps = self._splits[message.batch.split]
         step = message.batch.step
-        self._check_samples(lane, message)
-        if step >= lane.next and step not in lane.samples:
-            lane.samples[step] = message
-            self._pass_on(lane)
+        self._check_samples(steps, message)
+        if step >= steps.next and step not in steps.samples:
+            steps.samples[step] = message
+            self._pass_on(steps)
         self._server.reply(peer, Ack())
 
-    def _check_samples(self, lane: "Lane", message: PutSamples) -> None:
+    def _check_samples(self, steps: "SplitSteps", message: PutSamples) -> None:
         """Raise WireError for samples of another rank, without credit, or of another shape."""
         batch = message.batch
         size = self._job_batches.size(batch.split, batch.step, batch.rank)
         if batch.rank != self._rank:
             raise WireError(f"rank {self._rank} received samples of rank {batch.rank}")
-        if batch.step >= lane.permits.credit(self._window):
+        if batch.step >= steps.permits.credit(self._window):
             raise WireError(f"the samples of step {batch.step} arrived without credit")
         dense, labels, query_ids = message.dense, message.labels, message.query_ids
         if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)):
@@ -266,20 +268,20 @@ class Pipeline:
             raise WireError(f"the weights of step {batch.step} cannot add up to {totals.tolist()}")
 
     def _on_rows(self, batch: BatchId, rows: Rows) -> None:
-        lane = self._lanes[batch.split]
+        steps = self._splits[batch.split]
         self._trace.end("pull", batch, staleness=rows.staleness)
-        lane.rows[batch.step] = rows
-        self._pass_on(lane)
+        steps.rows[batch.step] = rows
+        self._pass_on(steps)
 
-    def _pass_on(self, lane: "Lane") -> None:
+    def _pass_on(self, steps: "SplitSteps") -> None:
         """Pass complete batches to the training thread, in order: all ranks must train the same step together."""
-        while lane.next in lane.samples and lane.next in lane.rows:
-            ready = ReadyBatch(lane.samples.pop(lane.next), lane.rows.pop(lane.next))
-            lane.next += 1
+        while steps.next in steps.samples and steps.next in steps.rows:
+            ready = ReadyBatch(steps.samples.pop(steps.next), steps.rows.pop(steps.next))
+            steps.next += 1
             self._trace.begin("ready", ready.batch)
             self._ready.put(ready)
-        if lane.open and not lane.permits.held and lane.next >= lane.permits.end:
-            lane.open = False
+        if steps.open and not steps.permits.paused and steps.next >= steps.permits.end:
+            steps.open = False
             self._ready.put(None)
 
     def _push(self, batch: BatchId, gradients: list[Array]) -> None:
@@ -292,10 +294,10 @@ class Pipeline:
 
     def _on_applied(self, batch: BatchId, _: Ack) -> None:
         self._trace.end("push", batch)
-        lane = self._lanes[batch.split]
-        lane.permits.give_back(batch.step)
+        steps = self._splits[batch.split]
+        steps.permits.give_back(batch.step)
         self._pull(batch.split)
-        lane.note_drained()
+        steps.signal_drained()
         self._answer_credit()
 
     def _on_wait_credit(self, peer: Peer, message: WaitCredit) -> None:
@@ -305,14 +307,14 @@ class Pipeline:
 
     def _answer_credit(self) -> None:
         for key, (peer, wait) in list(self._waiting.items()):
-            limit = self._lanes[wait.split].permits.credit(self._window)
+            limit = self._splits[wait.split].permits.credit(self._window)
             if wait.step < limit:
                 del self._waiting[key]
                 self._server.reply(peer, Credit(limit, limit - self._window))
 
 
 @dataclass(slots=True)
-class Lane:
+class SplitSteps:
     """The steps of one split in progress; `next` is the first one not yet passed to the training thread.
 
     `open` is True until the last batch of the phase is passed on.
@@ -325,7 +327,7 @@ class Lane:
     drained: threading.Event = field(default_factory=threading.Event)
     open: bool = False
 
-    def note_drained(self) -> None:
+    def signal_drained(self) -> None:
         """Wake the training thread if no step is in flight."""
         if self.permits.drained:
             self.drained.set()

@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,30 +15,34 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.errors import WireError
+from persia_cli.data.read.batch import Batch
+from persia_cli.errors import CheckpointError, DiskError, WireError
 from persia_cli.kernels.toolchain.needs import SCORING, pooling_needs
 from persia_cli.kernels.toolchain.warm import warm
-from persia_cli.metric import Link
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.nn_worker.dense_saving import DENSE, DenseSaving
-from persia_cli.roles.nn_worker.interval import Interval
+from persia_cli.retrieval.evaluation import answer_of, ranking_metrics
+from persia_cli.retrieval.question import Progress, Question, ask
+from persia_cli.retrieval.towers import Towers
+from persia_cli.roles.nn_worker.interval import Interval, MetricLines
 from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline, ReadyBatch
 from persia_cli.roles.nn_worker.rendezvous import RankStore
-from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
 from persia_cli.roles.session import COMPILING, HEARTBEAT_S, CoordinatorSession, Work
-from persia_cli.storage.locations import location_of
+from persia_cli.roles.task_thread import TaskThread
+from persia_cli.storage.locations import Location, location_of
 from persia_cli.store.checkpoints.manifest import calibration_of, verified_folder
 from persia_cli.training.compiling import watched_compiling
+from persia_cli.training.dense_state import TensorFile, write_files
 from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.training.device import device_of, each_has_own_device, explained_full_memory, peak_memory
 from persia_cli.training.distributed import LOOPBACK, LostRankError, World
 from persia_cli.training.inputs import Samples
-from persia_cli.training.step import TRAINING, Scored
+from persia_cli.training.step import TRAINING
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
+from persia_cli.wire.messages import GroupRows
 from persia_cli.wire.reports import Counters
 
 EVAL_STEPS_IN_FLIGHT = 8
@@ -54,6 +58,9 @@ PORTION = 2**18
 WORK = {TRAIN: "training", EVAL: "scoring"}
 """The name of a step's work, by split."""
 
+DENSE = "dense"
+"""Folder of a checkpoint that holds the dense weights and optimizer."""
+
 log = logging.getLogger(__name__)
 
 
@@ -67,7 +74,7 @@ class NNWorker:
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._steps_scored = 0
         self._ended = threading.Event()
-        self._saving = DenseSaving(session, self._pipeline.call)
+        self._files = TaskThread(f"{session.name}-files", self._pipeline.wake)
         self._retrieval: RetrievalOfRows | None = None
 
     def run(self) -> None:
@@ -94,7 +101,7 @@ class NNWorker:
             if not self._is_stopped_within(run.cluster.silence_timeout_s + 2 * HEARTBEAT_S):
                 raise
         finally:
-            self._saving.close()
+            self._files.close(0.0)  # a stalled disk must not hide an error
             self._ended.set()
             self._pipeline.wake()
             io.join()
@@ -177,7 +184,7 @@ class NNWorker:
             try:
                 number, work = self._instructions.get(timeout=0.05)
             except queue.Empty:
-                self._saving.check()
+                self._files.tick()
                 continue
             match work:
                 case TrainSteps():
@@ -189,7 +196,7 @@ class NNWorker:
                 case SaveModel():
                     self._save(trainer, work)
             self._pipeline.call(partial(self._session.done, number))
-            self._saving.check()
+            self._files.tick()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
         lines = MetricLines(trainer.links, trainer.log_every_steps, work.first, self._report)
@@ -251,8 +258,17 @@ class NNWorker:
             return
         self._refresh(trainer, TRAIN, work.step - 1)
         self._session.work.begin("copying the dense weights")
-        self._saving.begin(work, trainer)
+        write = partial(self._write, location_of(work.folder) / DENSE, work.step, trainer.files())
+        self._files.run("writing the dense weights", write)
         self._session.work.end()
+
+    def _write(self, folder: Location, step: int, files: Sequence[TensorFile]) -> None:
+        """Write the files of a checkpoint, on another thread, and report them."""
+        try:
+            saved = partial(self._session.saved, step, write_files(files, folder))
+        except (DiskError, CheckpointError) as error:
+            saved = partial(self._session.saved, step, (), str(error))
+        self._pipeline.call(saved)
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
         """Load the dense weights from the embedding servers, if those store them."""
@@ -264,8 +280,8 @@ class NNWorker:
         """Yield the rank's batches of a phase, beginning with that of step `first`."""
         for step in itertools.count(first):
             with self._trace.span(TRAINING, "wait for batch", BatchId(split, step, self._session.index)):
-                ready = self._pipeline.take()
-            self._saving.check()
+                ready = self._pipeline.next_batch()
+            self._files.tick()
             if ready is None:
                 return
             self._session.work.begin(f"{WORK[split]} step {step}")
@@ -276,52 +292,50 @@ class NNWorker:
         """Report an interval that took so long."""
         interval.gpu_memory = peak_memory(self._device)
         report = partial(interval.report, SPLIT_NAMES[split], last, seconds, more)
-        # Where the coordinator cannot follow, this rank waits for it.
+        # This rank waits for a coordinator that cannot follow.
         self._session.work.end()
         self._pipeline.report(report)
 
 
-class MetricLines:
-    """The lines of metrics of a phase of training.
+class RetrievalOfRows:
+    """The ranking of all items for each user by the present model, during a job; for the training thread.
 
-    Another thread may add steps, in their order; the training thread reports, since it may have to wait.
+    It reads rows of embedding servers, and changes none. The data are read once, before the first metrics. Of them, a
+    sample of each item and of each user stays in memory, and the items of each user.
     """
 
     def __init__(
-        self,
-        links: Sequence[Link],
-        every: int,
-        first: int,
-        report: Callable[[int, int, Interval, float], None],
+        self, run: Run, lengths: tuple[int, ...], trainer: DenseTrainer, world: World, pipeline: Pipeline, work: Work
     ) -> None:
-        """Begin with step `first`; `report` is `NNWorker._report`."""
-        self._links, self._every, self._report = links, every, report
-        self._interval, self._since = Interval(links, trains=True), time.monotonic()
-        self._done = self._last = first
-        self._complete: queue.SimpleQueue[tuple[int, Interval, float]] = queue.SimpleQueue()
+        self._run, self._lengths, self._pipeline, self._work = run, lengths, pipeline, work
+        self._towers = Towers(run, trainer.network, world.device, self._rows_of)
+        self._question: Question | None = None
+        self._step = 0
 
-    def add(self, ready: ReadyBatch, samples: Samples, scored: Scored) -> None:
-        """Add a step, which may complete a line."""
-        self._done = ready.batch.step + 1
-        self._interval.add(samples.counted, scored, ready.rows)
-        if self._done % self._every == 0:
-            self._complete_line()
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return the metrics by their keys in `metrics.jsonl`; `step` is any of the evaluation.
 
-    def send(self) -> None:
-        """Report the complete lines."""
-        while not self._complete.empty():
-            self._report(TRAIN, *self._complete.get())
+        Raise the errors of `ask` and `answer_of`, and JobEndedError.
+        """
+        self._step = step
+        if self._question is None:
+            self._question = ask(self._run, None, self._beginning("reading all items"), self._run.eval.users)
+        answer = answer_of(self._question, self._towers.vectors, self._beginning("computing vectors of all items"))
+        metrics = ranking_metrics(self._question, answer, self._lengths, self._beginning("ranking all items"))
+        self._work.end()
+        return metrics
 
-    def end(self) -> None:
-        """Report all steps; none is in flight."""
-        if self._last < self._done:
-            self._complete_line()
-        self.send()
+    def _rows_of(self, batch: Batch) -> list[GroupRows]:
+        return self._pipeline.rows(self._step, batch.size, batch.ids, batch.offsets)
 
-    def _complete_line(self) -> None:
-        now = time.monotonic()
-        self._complete.put((self._done, self._interval, now - self._since))
-        self._interval, self._since, self._last = Interval(self._links, trains=True), now, self._done
+    def _beginning(self, what: str) -> Progress:
+        """Return a function that begins a piece of this work, unless the job is over."""
+
+        def begin() -> None:
+            self._pipeline.check()
+            self._work.begin(what)
+
+        return begin
 
 
 def _samples_of(ready: ReadyBatch) -> Samples:

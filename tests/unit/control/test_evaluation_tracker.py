@@ -26,19 +26,19 @@ FIGURES = st.floats(0.0, 2.0) | st.none()
 )
 def test_each_metric_has_its_aim(aim, figures, better):
     best = Best("figure", aim)
-    assert [best.note(step, value) for step, value in enumerate(figures)] == better
+    assert [best.add(step, value) for step, value in enumerate(figures)] == better
 
 
 def test_a_gain_of_no_more_than_min_delta_is_none_and_adds_up():
     best = Best("auc", "high", min_delta=0.25)
-    assert [best.note(step, value) for step, value in enumerate([0.25, 0.5, 0.5, 0.625])] == [True, False, False, True]
+    assert [best.add(step, value) for step, value in enumerate([0.25, 0.5, 0.5, 0.625])] == [True, False, False, True]
     assert (best.step, best.value, best.since) == (3, 0.625, 0)
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_an_undefined_metric_is_never_the_best(value):
     best = Best("auc", "high")
-    assert [best.note(0, value), best.note(1, 0.1), best.note(2, value)] == [False, True, False]
+    assert [best.add(0, value), best.add(1, 0.1), best.add(2, value)] == [False, True, False]
     assert best.since == 1
 
 
@@ -55,7 +55,7 @@ def test_missing_metrics_are_named_with_their_undecided_decisions(value):
 def test_training_ends_once_so_many_evaluations_in_a_row_were_no_better(figures, patience):
     tracker = EvaluationTracker(Best("auc", "high"), patience)
     for number, value in enumerate(figures, 1):
-        tracker.note(number, {"auc": value})
+        tracker.add(number, {"auc": value})
         tops = [max((v for v in figures[:n] if v is not None), default=-1.0) for n in range(number + 1)]
         in_a_row = next((n for n in range(number) if tops[number - n] > tops[number - n - 1]), number)
         assert tracker.over == (in_a_row >= patience)
@@ -68,7 +68,7 @@ def test_a_run_that_stops_early_retains_the_best_weights():
     tracker = tracker_of(run)
     told = []
     for step, auc in ((5, 0.6), (10, 0.65), (15, 0.64)):
-        tracker.note(step, {"auc": auc})
+        tracker.add(step, {"auc": auc})
         told.append((tracker.improved, tracker.over))
     # The metric of the early stop has to rise by more than 0.1; the retained model is the very best.
     assert told == [(True, False), (True, False), (False, True)]
@@ -86,7 +86,7 @@ def test_a_learning_rate_falls_until_it_is_at_its_floor(floor, falls):
     tracker = tracker_of(run)
     told = []
     for number in range(6):
-        tracker.note(5 * number, {"auc": 0.5})
+        tracker.add(5 * number, {"auc": 0.5})
         told += [number] if tracker.plateaus[0].reduced else []
     assert (told, tracker.reductions) == (falls, (len(falls), 0))
 
@@ -100,7 +100,7 @@ def test_auc_of_several_labels_is_their_mean():
     )
     tracker = tracker_of(run)
     for step, (click, buy) in enumerate([(0.8, 0.6), (0.7, 0.8), (0.85, 0.6), (0.99, None)]):
-        tracker.note(step, {"auc_click": click, "auc_buy": buy})
+        tracker.add(step, {"auc_click": click, "auc_buy": buy})
     assert (tracker.best.step, tracker.best.value) == (1, pytest.approx(0.75))
     assert tracker.over
 
@@ -130,7 +130,7 @@ def phases_of(figures, *, save_every=None, at_end=True, stop=None, keep=None, pa
     for phase in schedule(10, 1, eval_every=2, save_every=save_every, save_at_end=at_end, tracker=tracker):
         phases.append(phase)
         if phase.kind == "evaluating":
-            tracker.note(phases[-2].last, {"auc": next(told)})
+            tracker.add(phases[-2].last, {"auc": next(told)})
     return phases
 
 
@@ -164,12 +164,12 @@ def test_a_restored_tracker_decides_as_the_first_one_would(figures: list[float |
     whole, first, second = tracker(), tracker(), tracker()
     half = data.draw(st.integers(0, len(figures)))
     for step, figure in enumerate(figures[:half]):
-        first.note(step, {"auc": figure, "ne": figure})
+        first.add(step, {"auc": figure, "ne": figure})
     untracked = ("a metric that is no longer tracked", 3, 0.5, 1)
     second.restore([*((best.metric, best.step, best.value, best.since) for best in first.tracked), untracked])
     for step, figure in enumerate(figures):
-        whole.note(step, {"auc": figure, "ne": figure})
+        whole.add(step, {"auc": figure, "ne": figure})
         if step >= half:
-            second.note(step, {"auc": figure, "ne": figure})
+            second.add(step, {"auc": figure, "ne": figure})
             assert (second.over, second.improved) == (whole.over, whole.improved)
     assert second.tracked == whole.tracked

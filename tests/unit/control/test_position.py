@@ -47,11 +47,11 @@ def test_samples_before_a_step_are_those_of_the_steps_before(grid, step):
 def test_work_items_deal_out_every_step_once_in_order(first, count, size):
     items = WorkItems(first, first + count, size)
     dealt = []
-    while (item := items.take()) is not None:
+    while (item := items.next_item()) is not None:
         assert item[0] < item[1] <= item[0] + size
         dealt += range(*item)
     assert dealt == list(range(first, first + count))
-    assert items.take() is None
+    assert items.next_item() is None
 
 
 JOB = JobBatches({TRAIN: StepGrid(20, 8, 2), EVAL: StepGrid(9, 8, 2)}, steps=5, world_size=2)

@@ -98,7 +98,7 @@ def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
         kinds.append((phase.kind, phase.last))
         for name in sorted(machine.waiting):
             machine.finish(name, machine.number)
-            machine.note_written(name, machine.saved_step)
+            machine.finish_writing(name, machine.saved_step)
     saved = ("saving", 6)
     assert kinds == [("training", 3), ("saving", 3), ("training", 6), saved, saved, saved, ("done", 0)]
 
@@ -139,17 +139,17 @@ def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one() -> None:
         finish_all()
         if step == 6:
             assert machine.is_blocked, "the checkpoint of step 3 is still written"
-            assert not machine.note_written("nn-worker-0", 6), "of a checkpoint that has not begun"
-            assert machine.note_written("nn-worker-0", 3)
-            assert not machine.note_written("nn-worker-0", 3), "a repeat"
+            assert not machine.finish_writing("nn-worker-0", 6), "of a checkpoint that has not begun"
+            assert machine.finish_writing("nn-worker-0", 3)
+            assert not machine.finish_writing("nn-worker-0", 3), "a repeat"
         assert not machine.is_blocked
         assert machine.advance() == Phase("saving", last=step)
-        assert machine.note_written("embedding-server-0", step), "its files may be written before the phase is over"
+        assert machine.finish_writing("embedding-server-0", step), "its files may be written before the phase is over"
         finish_all()
-        assert not machine.hold(), "nothing is in progress that could be cut short"
+        assert not machine.begin_agreement(), "nothing is in progress that could be cut short"
         assert machine.is_blocked == (step == 6)
         if machine.is_blocked:
-            assert machine.note_written("nn-worker-0", step)
+            assert machine.finish_writing("nn-worker-0", step)
             assert not machine.is_blocked
     assert machine.advance() == Phase("done")
 
@@ -223,14 +223,14 @@ class Rank:
     def obey(self) -> tuple[int, int] | None:
         number, work, last = self.inbox.pop(0)
         if work == "hold":
-            return number, self.permits.hold()
+            return number, self.permits.pause()
         if work == "begin" or self.open:
             self.open = True
             self.permits.begin(last)
         return None
 
     def work(self, draw: Random) -> None:
-        if draw.random() < 0.5 and (step := self.permits.take()) is not None:
+        if draw.random() < 0.5 and (step := self.permits.next_step()) is not None:
             self.started.append(step)
         unfinished = [step for step in self.started if not self.permits.finished.done(step)]
         if unfinished:
@@ -260,7 +260,7 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
             turns += 1
             if turns > wished_at and machine.agreement is None and not requests.end and len(saves) < 8:
                 requests.save, requests.end = "request", ends
-                assert machine.hold()
+                assert machine.begin_agreement()
                 for worker in workers.values():
                     worker.inbox.append((machine.number, "hold", 0))
             name = draw.choice(sorted(workers))

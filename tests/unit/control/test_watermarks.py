@@ -36,7 +36,7 @@ def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end,
     started: list[int] = []
     finished: set[int] = set()
     while len(finished) < end:
-        while (step := permits.take()) is not None:
+        while (step := permits.next_step()) is not None:
             assert step - (permits.finished.watermark + 1) < bound
             started.append(step)
         assert started == list(range(len(started)))
@@ -46,7 +46,7 @@ def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end,
         done = moments.choice(in_flight)
         finished.add(done)
         permits.give_back(done)
-    assert permits.take() is None
+    assert permits.next_step() is None
     assert permits.drained
     assert started == list(range(end))
 
@@ -54,7 +54,7 @@ def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end,
 def test_credit_counts_from_the_last_step_that_all_before_are_finished():
     permits = Permits(4, end=9)
     for _ in range(4):
-        permits.take()
+        permits.next_step()
     assert permits.credit(10) == 10
     permits.give_back(1)
     assert permits.credit(10) == 10
@@ -65,8 +65,8 @@ def test_credit_counts_from_the_last_step_that_all_before_are_finished():
 def test_look_ups_are_let_through_once_and_in_order():
     gate, last = StepGate[str, str](2), "0"
     for step, rank in [(3, 0), (2, 1), (2, 0), (4, 1)]:
-        gate.hold_look_up(step, rank, f"{step}/{rank}")
-    gate.hold_look_up(3, 0, "3/0 again")
+        gate.defer_look_up(step, rank, f"{step}/{rank}")
+    gate.defer_look_up(3, 0, "3/0 again")
     assert list(gate.released(lambda held: held < last)) == []
     last = "3"
     assert list(gate.released(lambda held: held < last)) == ["2/0", "2/1"]
@@ -84,7 +84,7 @@ def test_every_step_is_applied_once_in_any_order_of_arrival(ranks, steps, moment
     for step, rank in arriving:
         if step <= applied:
             continue
-        gate.hold_update(step, rank, (step, rank))
+        gate.defer_update(step, rank, (step, rank))
         while (updates := gate.complete(applied)) is not None:
             applied += 1
             seen += updates

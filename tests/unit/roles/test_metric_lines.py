@@ -6,9 +6,8 @@ import numpy as np
 
 from persia_cli.control.position import TRAIN
 from persia_cli.metric import Link
-from persia_cli.roles.nn_worker.interval import Interval
+from persia_cli.roles.nn_worker.interval import Interval, MetricLines
 from persia_cli.roles.nn_worker.pipeline import ReadyBatch
-from persia_cli.roles.nn_worker.worker import MetricLines
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import Scored
 from persia_cli.wire.message import BatchId

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 
 from persia_cli.errors import WireError
-from persia_cli.roles.coordinator.rendezvous import MAX_KEYS, RendezvousStore
+from persia_cli.roles.coordinator.work import MAX_KEYS, RendezvousStore
 from persia_cli.roles.nn_worker.rendezvous import RankStore
 from persia_cli.wire.job_messages import StoreCall
 from persia_cli.wire.message import Message, Sender

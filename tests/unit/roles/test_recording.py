@@ -9,13 +9,13 @@ from persia_cli.roles.recording import ClockComparison
 def test_the_quickest_answer_counts() -> None:
     clocks = ClockComparison()
     assert clocks.best == (0, None)
-    clocks.note(1_000, 501_500, 3_000)
+    clocks.add(1_000, 501_500, 3_000)
     assert clocks.best == (499_500, 1_000)
-    clocks.note(5_000, 505_200, 5_400)
-    clocks.note(6_000, 590_000, 26_000)
+    clocks.add(5_000, 505_200, 5_400)
+    clocks.add(6_000, 590_000, 26_000)
     assert clocks.best == (500_000, 200)
     for at in range(recording.COMPARED):
-        clocks.note(at, at + 7_000, at + 1_000)
+        clocks.add(at, at + 7_000, at + 1_000)
     assert clocks.best == (6_500, 500), "older comparisons do not apply to clocks that drift"
 
 
@@ -33,8 +33,8 @@ def test_before_the_first_row_the_remaining_time_is_unknown() -> None:
 
 def test_the_reason_for_an_early_end_names_what_was_asked_for() -> None:
     best = Best("auc", "high", 0.001)
-    best.note(5, None)
+    best.add(5, None)
     assert standstill(best) == "auc was not defined in 1 evaluation"
-    best.note(10, 0.75)
-    best.note(15, 0.7505)
+    best.add(10, 0.75)
+    best.add(15, 0.7505)
     assert standstill(best) == "auc has not improved by more than 0.001 over 0.75 of step 10 in 1 evaluation"

@@ -36,11 +36,11 @@ def test_during_requests_all_servers_together_take_their_share(servers: int, mon
     rng, begun = np.random.default_rng(1), clock.now
     while clock.now < begun + 100.0:
         clock.now += 0.0005
-        pace.note_request()
+        pace.record_request()
         if pace.due_in_s() == 0.0:
             cost = float(rng.uniform(0.0002, 0.003))
             clock.now += cost
-            pace.note_taken(cost)
+            pace.record_copy(cost)
             used += cost * WHOLE
     assert used * servers / 100.0 == pytest.approx(SHARE * 4, rel=0.1)
     assert used * servers / 100.0 < SHARE * 4
@@ -58,20 +58,20 @@ def test_pinned_servers_share_processors_only_with_equal_pins() -> None:
 def test_once_requests_stop_it_waits_no_more() -> None:
     clock = Clock()
     pace = SavePace(1, False, clock)
-    pace.note_taken(1000.0)
+    pace.record_copy(1000.0)
     clock.now += 5.0
-    pace.note_request()
+    pace.record_request()
     assert pace.due_in_s() == pytest.approx(QUIET_S)
     clock.now += QUIET_S
     assert pace.due_in_s() == 0.0
-    pace.note_taken(1000.0)
+    pace.record_copy(1000.0)
     assert pace.due_in_s() == 0.0
 
 
 def test_one_that_is_awaited_never_waits() -> None:
     pace = SavePace(1, True, Clock())
-    pace.note_taken(1000.0)
-    pace.note_request()
+    pace.record_copy(1000.0)
+    pace.record_request()
     assert pace.due_in_s() == 0.0
 
 

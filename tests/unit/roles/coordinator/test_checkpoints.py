@@ -14,8 +14,7 @@ from persia_cli.observe.record_state import RecordState, copies_in
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.checkpoints import Checkpoints
-from persia_cli.roles.coordinator.saving import progress_of
+from persia_cli.roles.coordinator.checkpoints import Checkpoints, progress_of
 from persia_cli.roles.coordinator.state import BeginCheckpoint, PublishCheckpoint
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
@@ -24,7 +23,7 @@ from persia_cli.store.checkpoints.manifest import (
     SavedTable,
     read_manifest,
 )
-from persia_cli.store.checkpoints.retention import choose_checkpoint
+from persia_cli.store.checkpoints.retention import BEST, choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.wire.job_messages import SaveModel
 from persia_cli.wire.message import TableTotals
@@ -51,6 +50,11 @@ class SavingRun:
         return self.checkpoints.begin(BeginCheckpoint(phase, 32 * step, STATE, progress, self.tracker.best_at(step)))
 
     def save(self, step: int) -> dict[str, Any]:
+        [event] = self.events(step)
+        return event
+
+    def events(self, step: int) -> list[dict[str, Any]]:
+        """The events of a save."""
         begun = self.begin(step)
         assert isinstance(begun, SaveModel)
         folder = Path(begun.folder) / EMBEDDINGS
@@ -103,9 +107,23 @@ def test_lines_that_wait_for_space_cost_the_save_and_its_renewal(tmp_path: Path)
 def test_a_part_that_could_not_be_written_costs_the_save(tmp_path: Path) -> None:
     saving = SavingRun(make_run(), tmp_path)
     saving.begin(5)
-    failed = saving.checkpoints.conclude(PublishCheckpoint(5, (), "the disk is full"))
+    [failed] = saving.checkpoints.conclude(PublishCheckpoint(5, (), "the disk is full"))
     assert failed == {"event": "save_failed", "step": 5, "given_up": 1, "text": "the disk is full"}
     assert list((tmp_path / CHECKPOINTS).iterdir()) == []
+
+
+def test_a_checkpoint_is_saved_although_it_cannot_be_recorded_as_the_best(tmp_path: Path) -> None:
+    tracker = EvaluationTracker(keep=Best("auc", "high"))
+    saving = SavingRun(make_run(), tmp_path, tracker)
+    tracker.add(5, {"auc": 0.8})
+    pointer = tmp_path / CHECKPOINTS / BEST
+    pointer.mkdir(parents=True)
+    saved, failed = saving.events(5)
+    assert (saved["event"], failed["event"], failed["step"]) == ("saved", "save_failed", 5)
+    assert read_manifest(Path(saved["path"])).step == 5
+    pointer.rmdir()
+    assert saving.begin(5) is None, "only the pointer is written"
+    assert choose_checkpoint(tmp_path / CHECKPOINTS).name == "step-5"
 
 
 def test_a_resume_finds_the_best_evaluation_whose_checkpoint_exists(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Replicas that are late, silent or stuck, and jobs in which nothing moves: killed, or ended with a sentence."""
 
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.liveness import STILL_TIMES
+from persia_cli.roles.coordinator.members import STILL_TIMES
 from persia_cli.roles.coordinator.state import Effect, Kill, Reply
 from persia_cli.wire.job_messages import Beat, Done, Next, Ready
 from persia_cli.wire.message import ProcessId
@@ -63,7 +63,7 @@ def test_work_that_takes_too_long_is_named() -> None:
 
 def test_a_silent_process_of_this_machine_is_killed_once_and_then_its_supervisor_reports() -> None:
     job, elsewhere = Watched(), Watched()
-    own = job.state.settings.process
+    own = job.state.origin.process
     local = ProcessId(own.pid + 1, 5, own.place)
     for each, process in ((job, local), (elsewhere, ProcessId(7, 5, "another place"))):
         each.hello("embedding-server", 0, ProcessId(9))
@@ -75,11 +75,12 @@ def test_a_silent_process_of_this_machine_is_killed_once_and_then_its_supervisor
             each.beat("embedding-server-0")
     silent = f"nn-worker-0 (process {local.pid} on here) has shown no progress for 5 s"
     killed = event(event="warning", text=f"{silent} (cluster.silence_timeout_s), so it is killed", killed=local.pid)
-    assert job.wait() == [Kill(local), killed]
+    error = f"{silent}; see its log (cluster.silence_timeout_s raises the limit)"
+    assert job.wait() == [killed, Kill(local, or_else=error)], "the edge fails the job if it cannot be killed"
     assert job.wait(0.1) == []
     job.now += 5.0
     job.beat("embedding-server-0")
-    assert job.wait() == failed(f"{silent}; see its log (cluster.silence_timeout_s raises the limit)")
+    assert job.wait() == failed(error)
     silent = "nn-worker-0 (process 7 on here) has shown no progress for 5 s"
     assert elsewhere.wait() == failed(f"{silent}; see its log (cluster.silence_timeout_s raises the limit)")
 

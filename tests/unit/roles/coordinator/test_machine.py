@@ -193,7 +193,7 @@ class CoordinatedJob(RuleBasedStateMachine):
             return
         if save:
             self.write(name)
-        self._send(name, Done(self._sender(name), phases._begun))
+        self._send(name, Done(self._sender(name), phases.first_number))
 
     @rule(name=st.sampled_from(WRITERS), fails=st.booleans())
     def write_later(self, name: str, fails: bool) -> None:
@@ -214,13 +214,13 @@ class CoordinatedJob(RuleBasedStateMachine):
     @rule(fails=st.booleans())
     def end_task(self, fails: bool) -> None:
         """The oldest task on the disk is done."""
-        task, result = self.tasks.pop(0), None
+        task, result = self.tasks.pop(0), None  # type: Any, Any
         if isinstance(task, BeginCheckpoint):
             self.folder = dict.fromkeys(WRITERS, False)
             result = SaveModel("folder", task.phase.last)
         elif isinstance(task, PublishCheckpoint):
             failed = fails or task.failure
-            result = {"event": "save_failed" if failed else "saved", "step": task.step, "path": "p", "text": "t"}
+            result = [{"event": "save_failed" if failed else "saved", "step": task.step, "path": "p", "text": "t"}]
             self.folder = {}
         self._take(self.job.handle(TaskEnded(self.job.now, task, result)))
 
@@ -246,7 +246,7 @@ class CoordinatedJob(RuleBasedStateMachine):
         if name in LOADERS:
             evaluates = phases.current is not None and phases.current.kind == "evaluating"
             charged = dead.items[TRAIN] + (dead.items[EVAL] if evaluates else [])
-            replacement = self.job.machine._replacements._replacements[name]
+            replacement = self.job.machine._deaths._replacements[name]
             assert replacement.again == sum(last - first for first, last in charged)
         self._begin(name)
         self._send(name, Ready(self._sender(name), 0))

@@ -7,13 +7,13 @@ import pytest
 from persia_cli.config.compose import compose_run
 from persia_cli.control.membership import Membership
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.coordinator import pinning_warnings
-from persia_cli.roles.coordinator.state import Reply, Signalled
+from persia_cli.roles.coordinator.members import pinning_warnings
+from persia_cli.roles.coordinator.state import GONE_S, Origin, Reply, Signalled
 from persia_cli.version import __version__
-from persia_cli.wire.job_messages import Beat, Change, Death, Hello, Leave, Ready, TakeItem, Verdict, Welcome
+from persia_cli.wire.job_messages import Beat, Change, Death, Fail, Hello, Leave, Ready, TakeItem, Verdict, Welcome
 from persia_cli.wire.message import Message, ProcessId, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack, Refused
-from persia_cli.wire.place import own_place
+from persia_cli.wire.place import own_place, own_process
 from tests.support.coordination import Coordination, event
 from tests.support.runs import make_run
 
@@ -91,6 +91,21 @@ def test_before_the_job_begins_the_newest_process_has_the_place() -> None:
     assert job.member(NAME).process == LATER
 
 
+def test_before_the_first_phase_a_second_process_shows_that_a_silent_one_has_ended() -> None:
+    job = JoiningJob()
+    job.hello(*LOADER, FIRST, "shop-data-loader-0-0")
+    job.hello("nn-worker", 0, ProcessId(9))
+    alive, late = job.peer(NAME), job.peer(NAME)
+    hello = Hello(*LOADER, LATER, "shop-data-loader-0-0", __version__, PROTOCOL, "tcp://h:7")
+    running = "data-loader-0 is already running as process 7 on shop-data-loader-0-0"
+    assert job.send(alive, hello) == [Reply(alive, Refused(running, 2))], "the first may live"
+    job.now += GONE_S + 0.1
+    text = "data-loader-0 (process 7 on shop-data-loader-0-0) has ended before the first phase: "
+    text += "another process has its name"
+    failed = event(event="phase", phase="failed", error=text, exit_code=1)
+    assert job.send(late, hello) == [failed, Reply(late, Refused(text))]
+
+
 def test_the_job_begins_when_all_are_ready() -> None:
     job = JoiningJob()
     job.start()
@@ -149,7 +164,7 @@ def test_a_process_with_only_the_same_number_is_refused(other: ProcessId) -> Non
     peer = job.peer(NAME)
     assert job.send(peer, Leave(*LOADER, FIRST, "SIGTERM", serves=True))[:2] == [
         Reply(peer, Ack()),
-        event(event="ending", signal="SIGTERM", replica=NAME, grace_s=job.state.settings.grace_s),
+        event(event="ending", signal="SIGTERM", replica=NAME, grace_s=job.state.run.checkpoint.grace_s),
     ]
 
 
@@ -175,6 +190,15 @@ def test_a_job_that_ends_refuses_those_that_wait_to_join() -> None:
     assert late == [Refused("the job has ended: it was stopped")]
 
 
+def test_a_failure_after_the_end_is_recorded_changes_nothing() -> None:
+    job = JoiningJob()
+    job.start()
+    assert job.end("it was stopped")[0] == event(event="phase", phase="stopped", step=0)
+    peer = job.peer(NAME)
+    assert job.send(peer, Fail(job.sender(NAME), "it was stopped too", 1)) == [Reply(peer, Ack())]
+    assert job.state.failure is None
+
+
 def test_pins_of_each_machine_are_compared_by_themselves() -> None:
     words = [
         "conf=synthetic",
@@ -186,8 +210,9 @@ def test_pins_of_each_machine_are_compared_by_themselves() -> None:
     membership = Membership({"nn-worker": 3})
     run = compose_run(words)
     places = (own_place(), "", "")
+    coordinator = Origin(own_process(), socket.gethostname())
     for rank, (place, host) in enumerate(zip(places, (socket.gethostname(), "far", "far"), strict=True)):
         membership.join("nn-worker", rank, ProcessId(7, 5, place), host, "", 0.0)
-        found = [each.partition(", and wait")[0] for each in pinning_warnings(run, membership)]
+        found = [each.partition(", and wait")[0] for each in pinning_warnings(run, membership, coordinator)]
         expected = [f"coordinator-0, nn-worker-0 share processors 0 of {socket.gethostname()}"]
         assert found == expected + ["nn-worker-1, nn-worker-2 share processors 0 of far"] * (rank == 2)

@@ -12,7 +12,6 @@ from persia_cli.roles.coordinator.state import (
     PublishScores,
     Reply,
     Start,
-    TidyCheckpoints,
 )
 from persia_cli.store.checkpoints.saved import SavedFile, encode_files
 from persia_cli.wire.job_messages import (
@@ -50,7 +49,7 @@ class SavingJob(Coordination):
         super().__init__(run, Job("train", "run", None, 128, 32 * evaluations, 4, evaluations), saved=saved)
 
     def done(self, name: str = RANK) -> None:
-        self.send(self.peer(name), Done(self.sender(name), self.state.phases._begun))
+        self.send(self.peer(name), Done(self.sender(name), self.state.phases.first_number))
 
     def written(self, name: str, step: int, failure: str = "") -> None:
         files = () if failure else FILES[name]
@@ -64,15 +63,15 @@ class SavingJob(Coordination):
         self.end_task(task, SaveModel("folder", step))
         return task
 
-    def save(self, step: int, result: dict[str, Any]) -> PublishCheckpoint:
-        """Every participant writes its part and ends the phase; then the disk has this result."""
+    def save(self, step: int, *results: dict[str, Any]) -> PublishCheckpoint:
+        """Every participant writes its part and ends the phase; then the disk has these results."""
         self.begin_save(step)
         for name in (SERVER, RANK):
             self.done(name)
             self.written(name, step)
         task = self.started[-1]
         assert isinstance(task, PublishCheckpoint)
-        self.end_task(task, result)
+        self.end_task(task, results)
         return task
 
     @property
@@ -84,7 +83,7 @@ class SavingJob(Coordination):
 def test_a_checkpoint_is_published_when_all_parts_are_written() -> None:
     job = SavingJob(every_steps=2, at_end=False)
     job.begin()
-    assert job.started == [TidyCheckpoints(None)]
+    assert job.started == []
     job.done()
     assert (job.phase, job.started[-1].doing) == ("saving", "starting the checkpoint of step 2")
     asked = job.peer(RANK)
@@ -106,7 +105,7 @@ def test_a_checkpoint_is_published_when_all_parts_are_written() -> None:
         Reply(peer, Ack()),
         Start(task),
     ]
-    assert job.end_task(task, SAVED | {"step": 2}) == [event(**SAVED | {"step": 2})]
+    assert job.end_task(task, [SAVED | {"step": 2}]) == [event(**SAVED | {"step": 2})]
     job.written(SERVER, 2)
     assert job.started[-1] == task
 
@@ -124,7 +123,7 @@ def test_a_death_while_files_are_written_costs_the_save_which_is_tried_again_at_
     assert isinstance(task, PublishCheckpoint)
     assert task.failure == "embedding-server-0 was killed by SIGKILL (out of memory?) while it wrote its rows"
     failed = {"event": "save_failed", "step": 2, "given_up": 1, "text": task.failure}
-    assert job.end_task(task, failed)[0] == event(**failed, retry_s=0.0)
+    assert job.end_task(task, [failed])[0] == event(**failed, retry_s=0.0)
     assert job.state.requests.save == "minutes"
 
 
@@ -173,6 +172,23 @@ def test_a_request_while_a_saved_step_is_evaluated_is_answered_by_that_checkpoin
     assert job.to(COMMAND) == [answer]
 
 
+def test_a_checkpoint_that_cannot_be_recorded_as_the_best_is_saved_and_recorded_again() -> None:
+    job = SavingJob(evaluations=0)
+    job.begin()
+    failed = {"event": "save_failed", "step": 4, "text": "cannot write best.json"}
+    job.send(COMMAND, SaveNow())
+    job.send(job.peer(RANK), Held(job.sender(RANK), 2, 4))
+    job.done()
+    job.save(4, SAVED, failed)
+    assert job.to(COMMAND) == [SavedNow("run/checkpoints/step-4")]
+    for name in ALL:
+        job.member(name).last_seen_s = job.now + 6.0
+    job.wait(6.0)
+    assert job.phase == "saving"
+    job.end_task(job.started[-1], None)
+    assert job.phase == "done"
+
+
 @pytest.mark.parametrize(
     ("saved", "answer"), [("", SavedNow("", "nothing is trained yet")), ("run/step-8", SavedNow("run/step-8"))]
 )
@@ -214,13 +230,13 @@ def test_a_signal_saves_and_ends_the_job() -> None:
     job = SavingJob()
     job.begin()
     assert job.signal("SIGTERM") == [
-        event(event="ending", signal="SIGTERM", replica="coordinator-0", grace_s=job.state.settings.grace_s)
+        event(event="ending", signal="SIGTERM", replica="coordinator-0", grace_s=job.state.run.checkpoint.grace_s)
     ]
     job.send(job.peer(RANK), Held(job.sender(RANK), 2, 2))
     job.done()
     task = job.save(2, SAVED | {"step": 2})
     assert task.failure == ""
-    assert (job.phase, job.state.goes_on) == ("done", True)
+    assert (job.phase, job.state.is_resumable) == ("done", True)
     assert job.events[-1] == {
         "event": "phase",
         "phase": "stopped",
