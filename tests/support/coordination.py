@@ -12,7 +12,7 @@ from persia_cli.roles.coordinator.state import (
     Effect,
     EndReached,
     Event,
-    Origin,
+    JobOrigin,
     Reply,
     Signalled,
     Start,
@@ -44,7 +44,7 @@ class Coordination:
         saved: str = "",
     ) -> None:
         """`expected` replaces the replicas that the run needs."""
-        origin = Origin(own_process(), "here", saved)
+        origin = JobOrigin(own_process(), "here", saved)
         self.machine = machine_of(run, job, tracker or EvaluationTracker(), origin)
         self.state, self.now = self.machine.state, 0.0
         if expected is not None:

@@ -42,10 +42,10 @@ from persia_cli.roles.coordinator.state import (
     EndReached,
     Event,
     Failed,
+    JobOrigin,
     JobState,
     JournalLines,
     Kill,
-    Origin,
     PublishCheckpoint,
     PublishScores,
     Reply,
@@ -145,7 +145,7 @@ class Coordinator:
         if job.load is None:
             remove_recordings(self._run_dir)  # of an earlier start of the training
         is_saved = bool(resumed and self._checkpoints.has(step))
-        origin = Origin(
+        origin = JobOrigin(
             own_process(),
             socket.gethostname(),
             saved=str(location_of(job.load)) if is_saved and job.load else "",
@@ -338,7 +338,7 @@ def machine_of(
     run: Run,
     job: Job,
     tracker: EvaluationTracker,
-    origin: Origin,
+    origin: JobOrigin,
     step: int = 0,
     samples: int = 0,
     state: RecordState | None = None,

@@ -22,7 +22,7 @@ from typing import Any
 from persia_cli.errors import WireError
 from persia_cli.plan.job import COORDINATOR
 from persia_cli.roles.coordinator.checkpoints import SAVE_AND_END, Saves
-from persia_cli.roles.coordinator.members import Deaths, Members
+from persia_cli.roles.coordinator.members import Deaths, JobMembers
 from persia_cli.roles.coordinator.phases import Phases, Shutdown
 from persia_cli.roles.coordinator.record import Reporting, Traces
 from persia_cli.roles.coordinator.state import (
@@ -75,7 +75,7 @@ class CoordinatorMachine:
         self._work = WorkQueue(state)
         self._saves = Saves(state, self._work)
         self._deaths = Deaths(state, self._work, self._saves)
-        self._members = Members(state, self._deaths)
+        self._members = JobMembers(state, self._deaths)
         self._reporting, self._traces = Reporting(state), Traces(state)
         self._phases = Phases(state, self._work, self._saves, self._deaths, self._reporting)
         self._shutdown = Shutdown(state, self._work, self._members, self._saves, self._traces)

@@ -22,7 +22,7 @@ from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.pinning import shared_processors
 from persia_cli.roles.coordinator.checkpoints import Saves
 from persia_cli.roles.coordinator.record import Pace
-from persia_cli.roles.coordinator.state import GONE_S, JobState, Kill, Origin, TimePassed
+from persia_cli.roles.coordinator.state import GONE_S, JobOrigin, JobState, Kill, TimePassed
 from persia_cli.roles.coordinator.work import WorkQueue
 from persia_cli.version import __version__
 from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Hello, Ready, Verdict, Welcome
@@ -45,7 +45,7 @@ REPEATED = {
 """The kind of repeated work, by role."""
 
 
-class Members:
+class JobMembers:
     """The replicas of one job from `Hello` to the last heartbeat."""
 
     def __init__(self, state: JobState, deaths: "Deaths") -> None:
@@ -288,7 +288,7 @@ def _described(member: Member) -> str:
     return f"{member.name} (process {member.process.pid} on {member.host})"
 
 
-def pinning_warnings(run: Run, membership: Membership, coordinator: Origin) -> list[str]:
+def pinning_warnings(run: Run, membership: Membership, coordinator: JobOrigin) -> list[str]:
     """Return a warning for each machine on which replicas are pinned to the same processors."""
     machine = coordinator.process.place or coordinator.host
     hosts, replicas = {machine: coordinator.host}, {machine: [Replica(COORDINATOR, 0)]}

@@ -13,7 +13,7 @@ from persia_cli.control.membership import Member
 from persia_cli.control.phases import Phase
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.checkpoints import SAVE_AND_END, Saves
-from persia_cli.roles.coordinator.members import Deaths, Members
+from persia_cli.roles.coordinator.members import Deaths, JobMembers
 from persia_cli.roles.coordinator.record import Reporting, Traces
 from persia_cli.roles.coordinator.state import GONE_S, JobState, PublishScores
 from persia_cli.roles.coordinator.work import WorkQueue
@@ -145,7 +145,7 @@ class Phases:
 class Shutdown:
     """The early end of a job: a replica fails or is stopped, and all others are asked to end."""
 
-    def __init__(self, state: JobState, work: WorkQueue, members: Members, saves: Saves, traces: Traces) -> None:
+    def __init__(self, state: JobState, work: WorkQueue, members: JobMembers, saves: Saves, traces: Traces) -> None:
         self._state, self._work, self._members, self._saves, self._traces = state, work, members, saves, traces
 
     def on_fail(self, peer: Peer, message: Fail) -> None:

@@ -224,7 +224,7 @@ class Ending(NamedTuple):
     deadline_s: float
 
 
-class Origin(NamedTuple):
+class JobOrigin(NamedTuple):
     """The coordinator's process, and what the job continues from."""
 
     process: ProcessId
@@ -248,7 +248,7 @@ class JobState:
         self,
         run: Run,
         job: Job,
-        origin: Origin,
+        origin: JobOrigin,
         *,
         expected: dict[str, int],
         phases: PhaseMachine,

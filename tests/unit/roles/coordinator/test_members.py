@@ -8,7 +8,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.control.membership import Membership
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.members import pinning_warnings
-from persia_cli.roles.coordinator.state import GONE_S, Origin, Reply, Signalled
+from persia_cli.roles.coordinator.state import GONE_S, JobOrigin, Reply, Signalled
 from persia_cli.version import __version__
 from persia_cli.wire.job_messages import Beat, Change, Death, Fail, Hello, Leave, Ready, TakeItem, Verdict, Welcome
 from persia_cli.wire.message import Message, ProcessId, Sender
@@ -210,7 +210,7 @@ def test_pins_of_each_machine_are_compared_by_themselves() -> None:
     membership = Membership({"nn-worker": 3})
     run = compose_run(words)
     places = (own_place(), "", "")
-    coordinator = Origin(own_process(), socket.gethostname())
+    coordinator = JobOrigin(own_process(), socket.gethostname())
     for rank, (place, host) in enumerate(zip(places, (socket.gethostname(), "far", "far"), strict=True)):
         membership.join("nn-worker", rank, ProcessId(7, 5, place), host, "", 0.0)
         found = [each.partition(", and wait")[0] for each in pinning_warnings(run, membership, coordinator)]
