@@ -16,7 +16,6 @@ from persia_cli.commands import (
     dashboard,
     data,
     doctor,
-    drill,
     drive,
     evaluate,
     export,
@@ -57,7 +56,6 @@ app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=resume.EXAMPLES)(resume.resume)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=plan.EXAMPLES)(plan.plan)
-app.command(epilog=drill.EXAMPLES)(drill.drill)
 app.command(epilog=follow.ATTACH)(follow.attach)
 app.command(epilog=follow.STOP)(follow.stop)
 app.command(epilog=follow.LOGS)(follow.logs)

@@ -13,10 +13,6 @@ VERIFY = (
     "persia checkpoint verify runs/criteo-20261121-081500/checkpoints/step-500  # this one",
 )
 SHOW = ("persia checkpoint show runs/criteo-20261121-081500/checkpoints/step-500  # tables, dense weights, position",)
-DIFF = (
-    "persia checkpoint diff runs/a/checkpoints/step-500 runs/a/checkpoints/step-1000  # what 500 steps have changed",
-    "persia checkpoint diff runs/a runs/b                                             # the best of two runs",
-)
 EXPORT = (
     "persia checkpoint export runs/shop --table item --output item.parquet         # id and vector of every row",
     "persia checkpoint export runs/shop --table item --output item.csv --last-used  # a column for each dimension",
@@ -39,7 +35,7 @@ RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at checkpoints and look after them.",
-    epilog=examples(*LS, *VERIFY, *DIFF[:1], *EXPORT[:1], *GC[:1], *NOW),
+    epilog=examples(*LS, *VERIFY, *EXPORT[:1], *GC[:1], *NOW),
 )
 
 
@@ -118,31 +114,6 @@ def show(folder: Source, as_json: AsJson = False) -> None:
         return
     show_description(out(), found)
     propose(err(), f"persia checkpoint verify {shlex.quote(found.path)}")
-
-
-@app.command(epilog=examples(*DIFF))
-def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A checkpoint, or a run.", show_default=False)],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="A checkpoint, or a run.", show_default=False)],
-    as_json: AsJson = False,
-) -> None:
-    """Show what differs between two checkpoints: rows by table, dense weights, settings."""
-    import shlex
-    from dataclasses import asdict
-
-    from persia_cli.checkpoint.comparison import compare_checkpoints
-    from persia_cli.commands.checkpoint_content_view import show_diff
-    from persia_cli.commands.progress_bar import counting
-    from persia_cli.commands.screen import err, out, propose, say_json
-    from persia_cli.storage.locations import location_of
-
-    with counting(err(), "comparing", "rows") as progress:
-        found = compare_checkpoints(location_of(before), location_of(after), progress)
-    if as_json:
-        say_json(asdict(found))
-        return
-    show_diff(out(), found)
-    propose(err(), f"persia table stats {shlex.quote(found.after)}")
 
 
 @app.command(epilog=examples(*EXPORT))

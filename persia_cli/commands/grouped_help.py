@@ -9,7 +9,7 @@ GROUPS = {
     "Use": ("eval", "predict", "recommend", "export", "serve"),
     "Look": ("report", "dashboard", "runs", "data", "table", "checkpoint", "config", "recipe"),
     "Operate": ("top", "attach", "stop", "logs", "doctor"),
-    "Develop": ("bench", "drill", "trace", "launch-role", "keys"),
+    "Develop": ("bench", "trace", "launch-role", "keys"),
 }
 """Titles, and the commands below each."""
 

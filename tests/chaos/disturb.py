@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.drill.job import events_of, replicas_of
 from persia_cli.engines.running import PROC, RunningProcess
 from persia_cli.engines.save_request import SaveRequest
 from tests.conftest import poll_for
 from tests.support.launched import Launched
+from tests.support.replicas import events_of, replicas_of
 
 RUNS_S, STANDS_S = 0.05, 0.2
 """Seconds for which a slow process runs, and stops, alternating."""

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.drill.job import events_of, replicas_of
 from tests.chaos.disturb import disturb
 from tests.conftest import poll_for
 from tests.support.launched import Launched
+from tests.support.replicas import events_of, replicas_of
 from tests.support.small import WORDS
 
 MINUTES = float(os.environ.get("PERSIA_SOAK_MINUTES", "30"))

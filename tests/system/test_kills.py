@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.drill.job import replicas_of
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for
 from tests.support.counting import RANKS, counting, missed_by_rows
 from tests.support.launched import Launched
+from tests.support.replicas import replicas_of
 from tests.support.small import WORDS
 from tests.system.test_recovery import events_of, rows_of
 

@@ -28,7 +28,7 @@ FLOORS = (
     ("roles",),
     ("engines",),
     ("checkpoint", "bench", "sweeps"),
-    ("export", "cost", "drill", "doctor", "dashboard"),
+    ("export", "cost", "doctor", "dashboard"),
     ("commands",),
     ("api", "main"),
     ("persia_cli", "__main__"),

@@ -1,1 +1,0 @@
-"""Drills: kill processes of a job on purpose, and measure the cost of the recovery."""
