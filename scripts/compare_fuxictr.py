@@ -6,7 +6,7 @@
 DATA is the folder that `persia recipe prepare` has written, of one label and one id per column. Both train on three
 fifths of its rows until one fifth shows no improvement, and score the last fifth by their best model. Prints a
 Markdown table, one line for each network; where two numbers are in a cell, the first one is Persia's. FuxiCTR is in the
-extra `compare` (`pip install 'persia-cli[compare]'`). Its samples come from memory, by a loader that is faster than its
+group `compare` (`pip install --group compare`). Its samples come from memory, by a loader that is faster than its
 own; Persia reads its Parquet file. samples/s are of training alone, without start, evaluation and end.
 
 Every pair of trainings that has ended is a line of the file `--record`. The same command goes on after them, and one of

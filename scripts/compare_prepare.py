@@ -7,7 +7,7 @@ Both read the same plain text and write Parquet of the same columns (zstd, row g
 runs in its own process with as many threads as there are cores, alternating. The times are of whole processes, with
 their start. First both prepare the file once, and every value must be equal.
 
-polars is in the extra `compare`: `pip install 'persia-cli[compare]'`, or on a checkout `pip install -e '.[compare]'`.
+polars is in the group `compare`: `pip install --group compare`, in a checkout.
 """
 
 import argparse

@@ -9,7 +9,7 @@ Ours does all that a batch needs from raw 64-bit ids: deduplication, look-up, po
 fixed table sizes. Before anything is timed, some steps of small tables must give the same weights on both sides. The
 baselines are measured in their installed state; `--huge-pages` also gives their tables the memory that ours have.
 
-FBGEMM is in the extra `compare`: `pip install 'persia-cli[compare]'`, or on a checkout `pip install -e '.[compare]'`.
+FBGEMM is in the group `compare`: `pip install --group compare`, in a checkout.
 Release 1.8.0 loads only with torch 2.13. Without it the script compares with torch.
 """
 
@@ -107,7 +107,7 @@ def main() -> None:
     parts.one_thread()
     print(describe(this_machine()), file=sys.stderr)
     if not has_fbgemm():
-        print("FBGEMM is not installed (pip install 'persia-cli[compare]'): comparing with torch only", file=sys.stderr)
+        print("FBGEMM is not installed (pip install --group compare): comparing with torch only", file=sys.stderr)
     for dim in chosen.dims:
         for match in matches():
             print(

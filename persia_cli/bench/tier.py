@@ -74,7 +74,7 @@ def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> 
     from persia_cli.bench.baselines.steps import Fbgemm, has_fbgemm
 
     if not has_fbgemm():
-        note("FBGEMM is not installed (pip install 'persia-cli[compare]'), so there is nothing to compare with")
+        note("FBGEMM is not installed (pip install --group compare), so there is nothing to compare with")
         return {}
     note("preparing FBGEMM")
     optimizer, shape = run.optimizer.embedding, portion_shape(run)

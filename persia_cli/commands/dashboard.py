@@ -38,12 +38,6 @@ def dashboard(
 
     It reads the folder and writes nothing.
     """
-    from importlib.util import find_spec
-
-    from persia_cli.errors import UserError
-
-    if not all(map(find_spec, ("httptools", "starlette", "uvicorn"))):
-        raise UserError("persia dashboard needs Starlette and uvicorn: pip install 'persia-cli[dashboard]'")
     from persia_cli.commands.screen import err, labelled
     from persia_cli.dashboard.app import server_of
     from persia_cli.dashboard.folder import Folder

@@ -141,7 +141,7 @@ def _check(settings: "ServerSettings") -> None:
     from persia_cli.serving.http.listening import require_certificate
     from persia_cli.serving.http.token_file import read_token
 
-    for name in ("httptools", "onnxruntime", "uvicorn", "uvloop"):
+    for name in ("onnxruntime", "uvloop"):
         if find_spec(name) is None:
             raise UserError(f"{name} is not installed; pip install 'persia-cli[serve]'")
     if settings.tls is not None:

@@ -24,13 +24,10 @@ def top(
     It reads the files of the run directory, so it works wherever that is. Keys save the model, or stop the job.
     """
     import sys
-    from importlib.util import find_spec
 
     from persia_cli.errors import UserError
     from persia_cli.observe.history import CONFIG
 
-    if find_spec("textual") is None:
-        raise UserError("persia top needs Textual, which is not installed: pip install 'persia-cli[top]'")
     chosen = run or _newest_running()
     if not (chosen / CONFIG).is_file():
         raise UserError(f"{chosen} does not contain a run; give the folder that persia train named")

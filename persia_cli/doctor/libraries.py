@@ -12,27 +12,30 @@ from persia_cli.doctor.finding import Finding, gib
 from persia_cli.engines.processes import python_module
 from persia_cli.version import __version__
 
-OF_DEVELOPERS = ("test", "test-slow", "lint", "docs", "compare")
 TORCH_S = 120.0
 
 
 def versions() -> Finding:
     """Compare the versions of libraries, of extras too, with the ranges that this version is tested with."""
-    wanted = [Requirement(text) for text in requires("persia-cli") or ()]
-    wanted = [each for each in wanted if not any(f'"{extra}"' in str(each.marker) for extra in OF_DEVELOPERS)]
-    found = {each.name: _version(each.name) for each in wanted}
-    missing = [each.name for each in wanted if each.marker is None and found[each.name] is None]
-    untested = {each.name: f"'{each.name}{each.specifier}'" for each in wanted if not _fits(each, found[each.name])}
-    present = sum(each is not None for each in found.values())
-    text = f"persia {__version__}, Python {platform.python_version()}, {present} of {len(found)} libraries"
+    required = [Requirement(text) for text in requires("persia-cli") or ()]
+    required = [library for library in required if library.name != "persia-cli"]  # by which the extra `all` has others
+    installed = {library.name: _version(library.name) for library in required}
+    missing = [library.name for library in required if library.marker is None and installed[library.name] is None]
+    untested = {
+        library.name: f"'{library.name}{library.specifier}'"
+        for library in required
+        if not _fits(library, installed[library.name])
+    }
+    present = sum(version is not None for version in installed.values())
+    text = f"persia {__version__}, Python {platform.python_version()}, {present} of {len(installed)} libraries"
     advice = f"pip install {' '.join(untested.values())}: {', '.join(untested)} is missing or untested"
-    values = {"python": platform.python_version(), "libraries": found, "untested": list(untested)}
+    values = {"python": platform.python_version(), "libraries": installed, "untested": list(untested)}
     return Finding(text, values, advice if untested else "", prevents=bool(missing))
 
 
-def _fits(wanted: Requirement, found: str | None) -> bool:
-    is_optional = wanted.marker is not None
-    return is_optional if found is None else wanted.specifier.contains(found, prereleases=True)
+def _fits(required: Requirement, installed: str | None) -> bool:
+    is_optional = required.marker is not None
+    return is_optional if installed is None else required.specifier.contains(installed, prereleases=True)
 
 
 def _version(name: str) -> str | None:

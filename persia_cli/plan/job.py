@@ -319,14 +319,13 @@ def traced_steps(wanted: tuple[int, int] | None, steps: int) -> tuple[int, int]:
 
 
 def check_extras(run: Run) -> None:
-    """Raise ConfigError if the run needs a package that is not installed."""
-    needed: dict[str, tuple[str, str]] = {f"loggers=[{name}]": (name, name) for name in run.loggers}
-    if run.metrics_port is not None:
-        needed[f"metrics_port={run.metrics_port}"] = ("prometheus_client", "prometheus")
-    for setting, (library, extra) in needed.items():
-        found = find_spec(library)
-        if found is None or found.origin is None:  # A folder of this name is none: W&B makes one.
-            raise ConfigError(f"{setting} needs {library}, which is not installed: pip install 'persia-cli[{extra}]'")
+    """Raise ConfigError if a logger of the run is not installed."""
+    for library in run.loggers:
+        spec = find_spec(library)
+        if spec is None or spec.origin is None:  # A folder of this name is none: W&B makes one.
+            raise ConfigError(
+                f"loggers=[{library}] needs {library}, which is not installed: pip install 'persia-cli[{library}]'"
+            )
 
 
 def participants(run: Run, job: Job) -> dict[str, int]:

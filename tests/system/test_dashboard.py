@@ -16,7 +16,6 @@ from persia_cli.observe.journal import METRICS
 from tests.support.launched import ENDLESS, LIMIT_S, Launched
 from tests.support.made_up_run import made_up_run
 
-pytest.importorskip("starlette", reason="Starlette is not installed (persia-cli[dashboard])")
 pytest.importorskip("playwright", reason="playwright is not installed (persia-cli[test-slow])")
 
 from playwright.sync_api import sync_playwright

@@ -14,7 +14,6 @@ import pytest
 from tests.support.launched import ENDLESS, LIMIT_S, Launched
 from tests.support.top import use_top
 
-pytest.importorskip("textual", reason="Textual is not installed (persia-cli[top])")
 pytestmark = pytest.mark.slow
 
 ROLES = ("coordinator", "data-loader", "embedding-server", "embedding-worker", "nn-worker")

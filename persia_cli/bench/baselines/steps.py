@@ -1,6 +1,6 @@
 """The embedding step of others, torch's fastest and FBGEMM's, on tables of fixed size with row numbers for ids.
 
-FBGEMM is in the extra `compare` (`pip install 'persia-cli[compare]'`); 1.8.0 is the release that loads with torch 2.13.
+FBGEMM is in the group `compare` (`pip install --group compare`); 1.8.0 is the release that loads with torch 2.13.
 """
 
 from collections.abc import Sequence

@@ -20,8 +20,6 @@ from persia_cli.observe.moment import MOMENT
 from tests.support.made_up_run import made_up_run
 from tests.support.top import use_top
 
-pytest.importorskip("textual", reason="Textual is not installed (persia-cli[top])")
-
 USED = {"cpu_s": 5.0, "rss": 2**20, "ran_s": 10.0, "waited_s": 9.0, "exchanged": {"messages": 500, "wire": 10**6}}
 
 

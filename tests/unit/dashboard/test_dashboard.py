@@ -13,19 +13,16 @@ from typing import Any
 import pytest
 import typer.testing
 
+from persia_cli.dashboard.app import STATIC
 from persia_cli.main import app
 from persia_cli.observe.history import key_metrics, read_history
 from persia_cli.observe.outcome import JobMetrics
+from persia_cli.serving.http.page import PAGE
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, write_results
 from persia_cli.sweeps.points import Point
+from tests.support.dashboards import Asked, Event, dashboard_over
 from tests.support.made_up_run import made_up_run
 from tests.support.runs import make_run
-
-pytest.importorskip("starlette", reason="Starlette is not installed (persia-cli[dashboard])")
-
-from persia_cli.dashboard.app import STATIC
-from persia_cli.serving.http.page import PAGE
-from tests.support.dashboards import Asked, Event, dashboard_over
 
 TOKEN = "c0ffee-c0ffee-c0ffee"
 
