@@ -90,13 +90,3 @@ def test_show_names_tables_dense_weights_and_files(persia, checkpoint: Path, row
     note = read_note(checkpoint / MANIFEST)
     assert [file["xxh128"] for file in found["files"]] == [file["xxh128"] for file in note["files"]]
     assert found["nbytes"] == sum(file["nbytes"] for file in note["files"])
-
-
-def test_diff_prints_tables_rows_and_settings(persia, tmp_path: Path, checkpoint: Path, rows: pd.DataFrame) -> None:
-    later = rows.copy()
-    later["embedding"] = [vector + 1 for vector in rows["embedding"]]
-    other = write_sorted(tmp_path / "later", 20, later.iloc[10:], 2)
-    found = json.loads(persia("checkpoint", "diff", str(checkpoint), str(other), "--json").out)
-    assert found["steps"] == [9, 20]
-    assert sum(table["removed"] for table in found["tables"]) == 10
-    assert sum(table["changed"] for table in found["tables"]) == len(rows) - 10

@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -159,12 +158,3 @@ def test_without_a_run_the_newest_that_goes_on_is_chosen(tmp_path: Path, monkeyp
     run = made_up_run(tmp_path / "runs" / "goes-on", 2)
     with closing(Journal(run / EVENTS, alone=True)), pytest.raises(UserError, match="goes-on"):
         top(None)  # this is no terminal
-
-
-def test_without_textual_the_extra_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from persia_cli.commands.top import top
-
-    monkeypatch.setitem(sys.modules, "textual", None)
-    with pytest.raises(UserError, match=r"persia-cli\[top\]") as refused:
-        top(run_dir)
-    assert refused.value.exit_code == 2
