@@ -56,7 +56,7 @@ def _refuse(run: Run, baselines: Sequence[str]) -> None:
     unknown = [baseline for baseline in baselines if baseline not in BASELINES]
     if unknown:
         raise UserError(f"there is no baseline {unknown[0]!r}; there are {', '.join(BASELINES)}")
-    if run.cluster.kind != "local":
+    if not run.cluster.has_processes_here:
         raise UserError("baselines are compared with processes: use cluster=local")
     if run.cluster.nn_workers > 1 and set(baselines) != {PRIVATE}:
         raise UserError("baselines train in one process, so compare with cluster.nn_workers=1")

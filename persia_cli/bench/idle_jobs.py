@@ -19,7 +19,7 @@ def idle_jobs(
 
     Raise UserError if the jobs are not processes of this machine.
     """
-    if any(run.cluster.kind != "local" for run in runs.values()):
+    if not all(run.cluster.has_processes_here for run in runs.values()):
         raise UserError("this benchmark measures processes of this machine; use cluster=local")
     with terminating_interrupts(), ExitStack() as exit_stack:
         jobs = {}

@@ -61,7 +61,7 @@ def measure_modes(
     a bandwidth is limited, no job passes arrays in shared memory. Raises UserError for runs that cannot be measured
     like this.
     """
-    if run.cluster.kind != "local":
+    if not run.cluster.has_processes_here:
         raise UserError("delays are put between processes: use cluster=local")
     if any(link.is_limited for link in links):
         run = run.model_copy(update={"cluster": run.cluster.model_copy(update={"shared_memory": False})})

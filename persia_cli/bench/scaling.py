@@ -11,6 +11,7 @@ from persia_cli.bench.result import Result, Side
 from persia_cli.bench.rounds import side_of
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
+from persia_cli.plan.job import all_replicas
 
 ROLES = ("embedding-server", "embedding-worker", "data-loader", "nn-worker")
 SPEED_UP, LINEAR = "one replica", "linear"
@@ -47,7 +48,7 @@ def measure_scaling(run: Run, most: int, steps: int, rounds: int, note: Callable
 
     Raise UserError for runs that cannot be measured like this.
     """
-    if run.cluster.kind == "local" and run.cluster.pin:
+    if any(run.cluster.processors_of(replica.role, replica.index) for replica in all_replicas(run)):
         raise UserError("this benchmark pins every replica to a processor; leave out cluster.pin")
     if run.train.batch < most:
         raise UserError(f"--most={most}: each NN worker needs a sample of train.batch_size={run.train.batch}")

@@ -8,7 +8,7 @@ from typing import Any
 from persia_cli.bench.rounds import samples_and_seconds, without_ends
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.data.read.facts import DatasetFacts, inspect
-from persia_cli.engines import embedded, local
+from persia_cli.engines.engine import engine_here
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
@@ -50,8 +50,7 @@ def measure(run: Run, steps: int) -> Throughput:
     with tempfile.TemporaryDirectory(prefix="persia-bench-") as folder:
         plan = replace(plan, job=replace(plan.job, run_dir=folder))
         stopwatch = Stopwatch(plan)
-        launch = embedded.launch if run.cluster.kind == "embedded" else local.launch
-        launch(plan, stopwatch.follow)
+        engine_here(run.cluster).launch(plan, stopwatch.follow)
     return stopwatch.result()
 
 
@@ -78,7 +77,7 @@ class Stopwatch:
             if event["event"] == "ready":
                 joined = {replica["name"]: replica["pid"] for replica in event["replicas"]}
                 self._pids = {replica.name: joined[replica.name] for replica in self._plan.replicas}
-                if self._plan.run.cluster.kind == "embedded":
+                if self._plan.run.cluster.is_one_process:
                     self._pids = {"all roles": next(iter(self._pids.values()))}
         for line in self._metrics.new():
             self._lines.append(line)

@@ -39,7 +39,7 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
         )
     if optimizer.l2 or optimizer.weight_decay:
         raise UserError("FBGEMM decays no rows on the CPU; leave out optimizer.embedding.l2 and weight_decay")
-    if run.cluster.kind != "local" or run.cluster.nn_workers > 1:
+    if not run.cluster.has_processes_here or run.cluster.nn_workers > 1:
         raise UserError("the tier is measured in processes with one NN worker: use cluster=local cluster.nn_workers=1")
     facts = inspect(run.dataset)
     ring = min(ring, facts.train_rows // run.train.batch)

@@ -15,7 +15,7 @@ from persia_cli.config.replicas import trains_on_gpu
 from persia_cli.config.schema import Checkpoint, DenseOptimizer, Optimizer, Run, SyncMode
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
-from persia_cli.engines.key_files import key_file_of, needs_keys
+from persia_cli.engines.key_files import key_file_of
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
@@ -57,7 +57,7 @@ def describe(console: Console, plan: JobPlan) -> None:
         elif best_by:
             labelled(console, "", f"the best evaluation by {best_by} is kept")
         labelled(console, "saving", _checkpoints(run.checkpoint))
-    labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
+    labelled(console, "cluster", f"{run.cluster.name}: {_roles(plan)}")
 
 
 def _checkpoints(checkpoint: Checkpoint) -> str:
@@ -91,8 +91,8 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     say(console, "")
     paragraph(console, "To start each replica by hand, with ADDRESS for the address that the coordinator listens at:")
     cluster = plan.run.cluster
-    has_none = cluster.kind == "local" and cluster.encryption == "none"
-    keys = None if has_none else key_file_of(None, None) or (Path("KEYS") if needs_keys(cluster) else None)
+    has_none = cluster.tcp_encryption == "none"
+    keys = None if has_none else key_file_of(None, None) or (Path("KEYS") if cluster.needs_keys else None)
     for command in plan.commands("ADDRESS", words, keys):
         say(console, f"  {command}")
 

@@ -36,9 +36,9 @@ def stop(run: Run, now: Annotated[bool, typer.Option("--now", help="Save nothing
 
     It works wherever the run directory is; on Kubernetes, use kubectl.
     """
-    from persia_cli.commands.followed import end_as_job, job_of, refuse_kubernetes
+    from persia_cli.commands.followed import end_as_job, job_of, refuse_foreign
 
-    refuse_kubernetes(run)
+    refuse_foreign(run)
     job = job_of(run)
     job.stop_and_wait(at_once=now)
     job.fetch()

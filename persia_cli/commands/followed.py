@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import typer
 
@@ -17,11 +16,10 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import ENGINES
 from persia_cli.data.read.facts import DatasetFacts
-from persia_cli.engines.driver_process import KILLED, LOG, NOTE, note_of
-from persia_cli.engines.drivers import INTERRUPTED, JobDriver, code_of, driver_of
-from persia_cli.engines.hosts.submitted import SubmittedJob, is_submitted
+from persia_cli.engines.driver_process import KILLED, LOG, NOTE, is_submitted, note_of
+from persia_cli.engines.drivers import INTERRUPTED, code_of, driver_of
+from persia_cli.engines.engine import FollowedJob, JobDriver, engine_of
 from persia_cli.engines.job import ERROR_LINE, JOB, recorded_failure, result_of
 from persia_cli.engines.output import has_no_reader
 from persia_cli.engines.resumed import DRIVER
@@ -40,28 +38,13 @@ ENDING_S = 60.0
 """Seconds for the end of a job after `persia stop`, besides those in which it saves the model and ends its roles."""
 
 
-class FollowedJob(Protocol):
-    """A job that has been started."""
-
-    def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:
-        """Show the job until it has ended, calling `poll` again and again."""
-
-    def stop(self, at_once: bool) -> None:
-        """Have it saved and ended, or ended `at_once`; this does not wait."""
-
-    def stop_and_wait(self, at_once: bool) -> None:
-        """Do the same, and wait for the end; raises UserError if it had ended before."""
-
-    def fetch(self) -> None:
-        """Bring the run directory up to date."""
-
-
 def job_of(run_dir: Path) -> FollowedJob:
     """Return the job of a run directory; raises UserError if there is none, or if it is on another machine."""
     if is_submitted(run_dir):
-        return SubmittedJob(run_dir, ["--log-format", "json"] if OUTPUT.as_json else [])
+        flags = ["--log-format", "json"] if OUTPUT.as_json else []
+        return engine_of(read_run(run_dir / CONFIG).cluster).job_elsewhere(run_dir, flags)
     if not ((run_dir / DRIVER / NOTE).is_file() or ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file())):
-        from persia_cli.engines.kubernetes.kubectl import attach_line, stop_line
+        from persia_cli.engines.kubernetes.names import attach_line, stop_line
 
         name = run_dir.absolute().name
         lines = f"{attach_line(name)} shows it, {stop_line(name)} saves and ends it"
@@ -98,7 +81,7 @@ class JobHere:
                 if (words := self._driver.waits_for) != waiting:
                     waiting = words
                     if words:
-                        labelled(err(), "slurm", words)
+                        labelled(err(), "job", words)
                 if not runs and (noted or _has_ended(self._run_dir) or time.monotonic() - seen_s > GONE_S):
                     return
                 poll()
@@ -224,27 +207,24 @@ def _show(job: FollowedJob, came: deque[int], stops: bool) -> None:
 
 def stops_with_command(run_dir: Path) -> bool:
     """Return whether Ctrl-C ends the job of a run directory together with the command that shows it."""
-    return is_submitted(run_dir) or ((note := note_of(run_dir)) is not None and not note.slurm)
+    return is_submitted(run_dir) or ((note := note_of(run_dir)) is not None and not note.job)
 
 
-def refuse_kubernetes(run_dir: Path) -> None:
-    """Raise UserError for a job that Kubernetes would start again."""
-    from persia_cli.engines.kubernetes.kubectl import stop_line
-
-    run = read_run(run_dir / CONFIG) if (run_dir / CONFIG).is_file() else None
-    if run is not None and run.cluster.kind == "kubernetes":
-        line = stop_line(run_dir.absolute().name)
-        raise UserError(f"Kubernetes would start this job again, so it is stopped there: {line} saves the model first")
+def refuse_foreign(run_dir: Path) -> None:
+    """Raise UserError for a job that other programs would start again, such as Kubernetes."""
+    if (run_dir / CONFIG).is_file():
+        cluster = read_run(run_dir / CONFIG).cluster
+        if line := engine_of(cluster).stop_line(run_dir.absolute().name):
+            name = cluster.name.capitalize()
+            raise UserError(f"{name} would start this job again, so it is stopped there: {line} saves the model first")
 
 
 def where_logs_are(run_dir: Path, role: str) -> str:
     """Return where the logs of a run are that are not in its directory."""
-    from persia_cli.engines.kubernetes.kubectl import logs_line
-
-    run = read_run(run_dir / CONFIG) if (run_dir / CONFIG).is_file() else None
-    if run is not None and run.cluster.kind == "kubernetes":
-        return logs_line(run_dir.absolute().name, role)
-    return "roles that are started by hand write to their standard error"
+    line = ""
+    if (run_dir / CONFIG).is_file():
+        line = engine_of(read_run(run_dir / CONFIG).cluster).logs_line(run_dir.absolute().name, role)
+    return line or "roles that are started by hand write to their standard error"
 
 
 def end_as_job(run_dir: Path) -> None:
@@ -318,5 +298,5 @@ def _begun_with(run_dir: Path) -> str | None:
     """Return the run's own checkpoint with which its last start began; None if that is not sure."""
     with suppress(PersiaError):
         # Those that a command runs here may have begun with a checkpoint of another run.
-        return read_job(run_dir / JOB).load if read_run(run_dir / CONFIG).cluster.kind in ENGINES else None
+        return read_job(run_dir / JOB).load if read_run(run_dir / CONFIG).cluster.is_spread else None
     return None

@@ -16,11 +16,11 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
 from persia_cli.config.overrides import quoted
-from persia_cli.config.schema import ENGINES, ParquetDataset, Run
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.config.schema.base import MOST
 from persia_cli.disk import claim_folder
-from persia_cli.engines.by_kind import engine_of
 from persia_cli.engines.driver_process import forget_driver
+from persia_cli.engines.engine import engine_here, engine_of
 from persia_cli.engines.job import JobResult, require_free, timed
 from persia_cli.engines.readiness import require_ready
 from persia_cli.engines.rollback import launch_with_rollback
@@ -53,8 +53,9 @@ def carry_out(
 
     The replicas' traces are joined into the file `trace`, even if the job fails. `as_json` is of an evaluation.
     """
-    launch = engine_of(plan.run, plan.job.task == "train")
-    if plan.job.task == "train" and plan.run.cluster.kind not in ENGINES:
+    cluster = plan.run.cluster
+    engine = engine_of(cluster) if plan.job.task == "train" else engine_here(cluster)
+    if plan.job.task == "train" and not cluster.is_spread:
         forget_driver(plan.run_dir)
     if shows_plan:
         describe(err(), plan)
@@ -64,7 +65,7 @@ def carry_out(
 
     def follow_job(plan: JobPlan) -> JobResult:
         with following(err(), plan.run_dir, plan.job, plan.run.train.batch) as follow:
-            return launch(plan, follow)
+            return engine.launch(plan, follow)
 
     try:
         with ended_in_words(plan, words):

@@ -11,6 +11,7 @@ from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, say_json, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
+from persia_cli.engines.engine import engine_of
 from persia_cli.engines.job import JobResult
 from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
@@ -86,7 +87,8 @@ def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> Non
     is_real = plan.job.task == "train" and not plan.facts.stand_in
     if is_real and (sentence := advice(plan.run, plan.job.steps, plan.job.train_rows, result.metrics)):
         labelled(err(), "advice", sentence)
-    if plan.job.task == "train" and plan.run.cluster.kind == "hosts":  # the checkpoints may be on the first host only
+    if plan.job.task == "train" and not engine_of(plan.run.cluster).record_is_here:
+        # The checkpoints may be on the other machine only.
         propose(err(), f"persia report {quote(str(result.run_dir))}")
     elif saved and plan.job.task == "train" and plan.job.eval_steps and not plan.facts.test_rows:  # scored next
         propose(err(), f"persia eval {quote(str(result.run_dir))}")

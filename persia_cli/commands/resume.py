@@ -36,7 +36,7 @@ def resume(
         if (uri := uri_of(run)) is None:
             _resume(Path(run), words or [], dry_run)
         elif (elsewhere := run_elsewhere(uri, words or [])) is not None:
-            _require_start(elsewhere.cluster.kind, dry_run)
+            _require_start(elsewhere, dry_run)
             from persia_cli.commands.submit import resume_at_uri
 
             resume_at_uri(elsewhere, uri)
@@ -49,8 +49,8 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
     """Go on with the training in a run directory."""
     from persia_cli.commands.job import carry_out, score_test
     from persia_cli.config.compose import compose_run
-    from persia_cli.config.schema import ENGINES
-    from persia_cli.engines.inside import as_driver, drives_here
+    from persia_cli.engines.driver_process import driving
+    from persia_cli.engines.engine import engine_of
     from persia_cli.engines.key_files import require_given_keys
     from persia_cli.engines.readiness import require_network, require_ready
     from persia_cli.errors import UserError
@@ -60,15 +60,15 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
         raise UserError(f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named")
     again = [f"conf={run / CONFIG}", *words]
     composed = compose_run(again)
-    kind = composed.cluster.kind
-    if kind in ENGINES and not drives_here(composed):
+    is_spread = composed.cluster.is_spread
+    if is_spread and not engine_of(composed.cluster).is_inside(is_point=False):
         from persia_cli.commands.submit import resume_elsewhere
 
-        _require_start(kind, dry_run)
+        _require_start(composed, dry_run)
         resume_elsewhere(composed, run)
         return
     plan = plan_resumed(run, composed, run)
-    if kind in ENGINES:
+    if is_spread:
         require_given_keys(composed.cluster)
         require_network(plan)  # the rows are not in the memory of this machine
     else:
@@ -79,16 +79,16 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
 
         describe_plan(out(), plan, again)
     else:
-        with as_driver(plan) if kind in ENGINES else nullcontext():
+        with driving(plan.run_dir) if is_spread else nullcontext():
             carry_out(plan, again)
         score_test(plan)
 
 
-def _require_start(kind: str, dry_run: bool) -> None:
+def _require_start(run: "Run", dry_run: bool) -> None:
     from persia_cli.errors import UserError
 
     if dry_run:
-        raise UserError(f"cluster={kind} plans a resumed run where its record is: no --dry-run")
+        raise UserError(f"cluster={run.cluster.name} plans a resumed run where its record is: no --dry-run")
 
 
 def split_word(words: list[str]) -> tuple[list[str], str | None]:

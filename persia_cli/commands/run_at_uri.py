@@ -14,7 +14,7 @@ from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
 from persia_cli.config.overrides import quoted
 from persia_cli.config.record import CONFIG, write_run
-from persia_cli.config.schema import ENGINES, Run
+from persia_cli.config.schema import Run
 from persia_cli.disk import claim_folder
 from persia_cli.engines.job import ROLES, URI, timed
 from persia_cli.errors import UserError
@@ -93,4 +93,4 @@ def run_elsewhere(uri: str, words: list[str]) -> Run | None:
         config = Path(scratch, CONFIG)
         write_run(run_at(location_of(uri)), config)
         run = compose_run([f"conf={config}", *words])
-    return run if run.cluster.kind in ENGINES else None
+    return run if run.cluster.is_spread else None

@@ -19,7 +19,7 @@ from persia_cli.commands.followed import job_of
 from persia_cli.commands.progress import live_parts, notice_of, quality_text
 from persia_cli.commands.screen import clock, size
 from persia_cli.config.record import JOB
-from persia_cli.engines.hosts.submitted import is_submitted
+from persia_cli.engines.driver_process import is_submitted
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.role import read_job
 from persia_cli.errors import PersiaError
@@ -134,7 +134,7 @@ class TopScreen(App[None]):
         took_s = round((history.end_s or 0.0) - (history.begin_s or history.end_s or 0.0))
         run, notices = history.run, (notice_of(line) for line in reversed(history.events))
         last = next((f"{notice.label}: {notice.text}" for notice in notices if notice), "")
-        kinds = f"mode {run.mode.kind}   {run.model.kind}   cluster {run.cluster.kind}"
+        kinds = f"mode {run.mode.kind}   {run.model.kind}   cluster {run.cluster.name}"
         self._say(
             state=f"{self._run_dir}   {phase}   {clock(took_s)}   {kinds}",
             metrics=self._metrics(history),
@@ -147,7 +147,7 @@ class TopScreen(App[None]):
 
     def _show_moment(self, history: RunHistory, runs: bool) -> None:
         now, first = self._moments[-1], self._moments[0] if runs and len(self._moments) > 1 else None
-        rates = rates_of(first, now, history.run.cluster.kind == "embedded")
+        rates = rates_of(first, now, history.run.cluster.is_one_process)
         self.query_one("#roles", SortedTable).show(map(_replica, rates))
         self.query_one("#tables", SortedTable).show(_table(name, counters) for name, counters in now.tables.items())
         on_gpu = any("gpu_memory" in line for line in history.training[-1:])

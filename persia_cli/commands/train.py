@@ -64,8 +64,8 @@ def train(
     from persia_cli.commands.run_at_uri import AUTO, folder_of, uri_of, words_of
     from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.config.compose import compose_run
-    from persia_cli.config.schema import ENGINES
-    from persia_cli.engines.inside import as_driver, drives_here
+    from persia_cli.engines.driver_process import driving
+    from persia_cli.engines.engine import engine_of
     from persia_cli.engines.job import BEGINNING, has_begun
     from persia_cli.engines.key_files import require_given_keys
     from persia_cli.engines.readiness import require_network, require_ready, with_dense_fit
@@ -83,12 +83,12 @@ def train(
             words = [*words, *words_of(uri, run, resumed)]
             place = stack.enter_context(folder_of(uri, run.name)) if resumed == AUTO else None
             run = compose_run(words, conf_dir or [])
-        kind = run.cluster.kind
+        is_spread = run.cluster.is_spread
         if trace_steps and not trace:
             raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
         if trace and render:
             raise UserError("--trace is not for --render: train.trace_steps=[20,220] records, and persia trace joins")
-        if render or (kind in ENGINES and (dry_run or not drives_here(run, is_point=parent is not None))):
+        if render or (is_spread and (dry_run or not engine_of(run.cluster).is_inside(is_point=parent is not None))):
             run = traced_elsewhere(run, trace, trace_steps) if trace else run
             if dry_run:
                 require_given_keys(run.cluster)
@@ -98,7 +98,7 @@ def train(
         unsaved = place if resumed and plan is None and place and has_begun(place) else None
         if plan is None:
             plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, place))
-        if kind in ENGINES:
+        if is_spread:
             require_given_keys(run.cluster)
             require_network(plan)  # the rows are not in the memory of this machine
         elif parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
@@ -121,7 +121,7 @@ def train(
                 start_over(unsaved, BEGINNING)
             plan = plan if place else claimed(plan)
             try:
-                with as_driver(plan) if kind in ENGINES else nullcontext():
+                with driving(plan.run_dir) if is_spread else nullcontext():
                     carry_out(plan, again, trace)
                 if parent is None:  # points of a sweep are compared by their evaluations
                     score_test(plan)
@@ -134,13 +134,14 @@ def train(
 def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bool, trace: Path | None) -> None:
     """Train on other machines, or print what would be submitted to them."""
     from persia_cli.commands.screen import out
-    from persia_cli.commands.submit import render as rendered
     from persia_cli.commands.submit import train_elsewhere
+    from persia_cli.engines.engine import engine_of
     from persia_cli.errors import UserError
 
-    if resumed and run.cluster.kind != "ray":
-        raise UserError(f"resume={resumed} is not for cluster={run.cluster.kind}; persia resume RUN goes on with a run")
+    engine = engine_of(run.cluster)
+    if resumed and not engine.driver_is_here:
+        raise UserError(f"resume={resumed} is not for cluster={run.cluster.name}; persia resume RUN goes on with a run")
     if render:
-        out().out(rendered(run, run_dir), highlight=False)
+        out().out(engine.rendered(run, run_dir), highlight=False)
     else:
         train_elsewhere(run, run_dir, [f"resume={resumed}"] if resumed else [], trace)

@@ -53,7 +53,7 @@ def measure_costs(
 
     Jobs run one after another. Raise UserError for a cluster that is not local.
     """
-    if run.cluster.kind != "local":
+    if not run.cluster.has_processes_here:
         raise UserError("costs are measured in processes of this machine: use cluster=local")
     run = _changed(run, batch=LARGE, cluster={"nn_workers": 1, "embedding_workers": 1, "data_loaders": 1})
     small = {"memory": min(MEMORY, run.embedding.memory), "capacity": None}

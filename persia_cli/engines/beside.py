@@ -1,6 +1,7 @@
 """The replica on whose machine each other one is to run, so that they share memory."""
 
 from persia_cli.config.schema import Run, SpreadReplicas
+from persia_cli.engines.engine import settings_of
 from persia_cli.plan.job import COORDINATOR, Replica
 
 SERVER, RANK = "embedding-server", "nn-worker"
@@ -11,8 +12,8 @@ def beside(run: Run, replica: Replica) -> Replica:
 
     The coordinator is on the machine of the first NN worker, and with `cluster.placement=packed` all are.
     """
-    cluster = run.cluster
-    placement = cluster.placement if isinstance(cluster, SpreadReplicas) else "packed"
+    cluster = settings_of(run, SpreadReplicas)
+    placement = cluster.placement
     if replica.role == COORDINATOR or placement == "packed":
         return Replica(RANK, 0)
     if replica.role == "embedding-worker" and placement == "beside_servers":

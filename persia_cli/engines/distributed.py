@@ -2,6 +2,7 @@
 
 import signal
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +12,7 @@ from persia_cli.control.membership import RunningClock
 from persia_cli.engines.child import LOST, TAIL_LINES
 from persia_cli.engines.configuration import keys_of_job
 from persia_cli.engines.driver import drive
+from persia_cli.engines.engine import Engine
 from persia_cli.engines.handed_over import file_in_memory, text_of
 from persia_cli.engines.job import (
     ERROR_LINE,
@@ -36,7 +38,7 @@ MOST_LOGS = 8
 """Replicas that a failure names whose logs are shown with it."""
 
 
-class Place(Protocol):
+class StartedReplica(Protocol):
     """A replica on its machine, as a supervisor runs it there."""
 
     machine: str
@@ -68,18 +70,21 @@ class Machines(Protocol):
     def prepare(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
         """Wait until the machines are there, calling `meanwhile` again and again."""
 
-    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> Place:
-        """Start `persia WORDS` on the replica's machine, with `given` as the beginning of its input."""
+    def start(self, replica: Replica, arguments: list[str], given: str, log: Path) -> StartedReplica:
+        """Start `persia` with these arguments on the replica's machine, with `given` as the beginning of its input."""
 
 
-def launch(
-    plan: JobPlan,
-    follow: Callable[[], None],
-    machines: Callable[[JobPlan], AbstractContextManager[Machines]],
-) -> JobResult:
-    """Run a job to its end as `drive` does; KilledError is also raised for a lost machine."""
-    with machines(plan) as there:
-        return drive(plan, lambda prepared: DistributedJob(prepared, there), follow)
+class DistributedEngine(Engine):
+    """An engine that starts each replica on a machine that it has chosen; KilledError also means a lost machine."""
+
+    @abstractmethod
+    def machines(self, plan: JobPlan) -> AbstractContextManager[Machines]:
+        """Enter the machines of one start of a job."""
+
+    def launch(self, plan: JobPlan, follow: Callable[[], None]) -> JobResult:
+        """Run a job to its end from this process, its driver."""
+        with self.machines(plan) as machines:
+            return drive(plan, lambda prepared: DistributedJob(prepared, machines), follow)
 
 
 class DistributedJob:
@@ -91,7 +96,7 @@ class DistributedJob:
         self._given = text_of(keys)
         self._key_file = file_in_memory(keys.secret.decode())
         self._coordinator: Supervised | None = None
-        self._places: dict[Replica, Place] = {}
+        self._started: dict[Replica, StartedReplica] = {}
         self._saves = False
 
     def start(self, follow: Callable[[], None]) -> None:
@@ -110,8 +115,8 @@ class DistributedJob:
         address = self._await_address(follow)
         for replica in others:
             cpus = run.cluster.processors_of(replica.role, replica.index)
-            words = role_words(replica.role, replica.index, address, cpus=cpus)
-            self._places[replica] = self._machines.start(replica, words, self._given, self._log_of(replica.name))
+            arguments = role_words(replica.role, replica.index, address, cpus=cpus)
+            self._started[replica] = self._machines.start(replica, arguments, self._given, self._log_of(replica.name))
             follow()
 
     def _note(self, text: str) -> None:
@@ -135,7 +140,7 @@ class DistributedJob:
     @property
     def _failed(self) -> dict[str, int]:
         """Exit codes of the replicas that have failed, the coordinator last."""
-        ended = {replica.name: place.code for replica, place in self._places.items()}
+        ended = {replica.name: started.code for replica, started in self._started.items()}
         ended[f"{COORDINATOR}-0"] = self._coordinators_code
         return {name: code for name, code in ended.items() if code is not None and code not in WELL}
 
@@ -146,8 +151,8 @@ class DistributedJob:
 
     def poll(self) -> None:
         """Take the progress of all replicas."""
-        for place in self._places.values():
-            place.poll()
+        for started in self._started.values():
+            started.poll()
 
     def end_with_model(self) -> None:
         """Have the coordinator save the model and end the job."""
@@ -180,7 +185,7 @@ class DistributedJob:
         if recorded is None:
             kind = UserError if code == UserError.exit_code else RoleError
             raise kind(self._why(first, code))
-        named = [name for name in replicas_named(recorded) if name in {each.name for each in self._places}]
+        named = [name for name in replicas_named(recorded) if name in {each.name for each in self._started}]
         if named and not isinstance(recorded, UserError):
             # A replica that has failed itself ends now; another one stands still, or is cut off.
             self._wait(lambda: any(self._code(name) is None for name in named), SETTLE_S)
@@ -189,7 +194,7 @@ class DistributedJob:
         raise self._with_logs(recorded, named)
 
     def _code(self, name: str) -> int | None:
-        return next(place.code for replica, place in self._places.items() if replica.name == name)
+        return next(started.code for replica, started in self._started.items() if replica.name == name)
 
     def _is_silent(self, name: str) -> bool:
         return self._code(name) in (None, LOST) or was_cut_off(self._lines(name))
@@ -208,8 +213,8 @@ class DistributedJob:
     def _why(self, name: str, code: int) -> str:
         """Return how a replica ended, by its log."""
         if code == LOST:
-            place = next(place for replica, place in self._places.items() if replica.name == name)
-            return f"{self._named(name)} is lost: {place.why}"
+            started = next(started for replica, started in self._started.items() if replica.name == name)
+            return f"{self._named(name)} is lost: {started.why}"
         lines = self._lines(name)
         if errors := [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]:
             return f"{self._named(name)}: {errors[-1]}"
@@ -217,8 +222,8 @@ class DistributedJob:
         return f"{self._named(name)} ended {by}{self._tail(name)}"
 
     def _named(self, name: str) -> str:
-        place = next((place for replica, place in self._places.items() if replica.name == name), None)
-        return f"{name} on {place.machine}" if place else name
+        started = next((started for replica, started in self._started.items() if replica.name == name), None)
+        return f"{name} on {started.machine}" if started else name
 
     def _tail(self, name: str) -> str:
         lines = self._lines(name)[-TAIL_LINES:] or ["(nothing)"]
@@ -241,15 +246,15 @@ class DistributedJob:
                 if self._coordinators_code not in WELL:
                     self._coordinator.signal(signal.SIGINT)
                     self.wait(limit_s)
-                self._wait(lambda: any(place.code is None for place in self._places.values()), limit_s)
-            for place in self._places.values():
-                place.end()
-            self._wait(lambda: any(place.code is None for place in self._places.values()), limit_s)
+                self._wait(lambda: any(started.code is None for started in self._started.values()), limit_s)
+            for started in self._started.values():
+                started.end()
+            self._wait(lambda: any(started.code is None for started in self._started.values()), limit_s)
         finally:
             if self._coordinator:
                 self._coordinator.close()
-            for place in self._places.values():
-                place.close()
+            for started in self._started.values():
+                started.close()
 
     def _wait(self, is_due: Callable[[], bool], seconds: float) -> None:
         """Wait while a condition holds, at most so long."""

@@ -10,8 +10,10 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from persia_cli.disk import is_held, write_whole, writing
 from persia_cli.engines.processes import python_module
@@ -35,8 +37,13 @@ class DriverNote:
 
     host: str
     process: RunningProcess
-    slurm: str
-    """Number of the job of Slurm; empty if there is none."""
+    scheduler: str
+    """Kind of the engine whose scheduler runs the driver; empty if none does."""
+    job: str
+    """The scheduler's name of the job whose script the driver is."""
+
+
+_DECODER = msgspec.json.Decoder(DriverNote)
 
 
 def start_driver(
@@ -100,10 +107,10 @@ def _remove_note(run_dir: Path) -> None:
 
 
 @contextmanager
-def driving(run_dir: Path, lock: int | None = None, slurm: str = "") -> Iterator[None]:
+def driving(run_dir: Path, lock: int | None = None, scheduler: str = "", job: str = "") -> Iterator[None]:
     """Note this process as the driver of a run, and in the end its exit code; raises UserError if there is another.
 
-    `lock` is the folder as the command has locked it that has started this process.
+    `lock` is the folder as the command has locked it that has started this process. `job` is that of a `scheduler`.
     """
     if lock is None:
         lock = _locked(run_dir)
@@ -111,7 +118,7 @@ def driving(run_dir: Path, lock: int | None = None, slurm: str = "") -> Iterator
         os.set_inheritable(lock, False)
     try:
         (run_dir / DRIVER / END).unlink(missing_ok=True)
-        _note(run_dir, os.getpid(), slurm)
+        _note(run_dir, os.getpid(), scheduler, job)
         try:
             yield
         except BaseException as error:
@@ -127,35 +134,37 @@ def _leave(run_dir: Path, code: int) -> None:
         (run_dir / DRIVER / END).write_text(f"{code}\n", encoding="ascii")
 
 
-def note_queued(run_dir: Path, job: str) -> None:
-    """Note the job of Slurm whose script will be the driver of a run."""
+def note_queued(run_dir: Path, scheduler: str, job: str) -> None:
+    """Note the job of a scheduler whose script will be the driver of a run."""
     with writing(run_dir / DRIVER):
         (run_dir / DRIVER).mkdir(parents=True, exist_ok=True)
     _remove_note(run_dir)
-    _write(run_dir, {"host": "", "pid": 0, "began": 0, "slurm": job})
+    _write(run_dir, DriverNote("", RunningProcess(0, 0), scheduler, job))
 
 
-def _note(run_dir: Path, pid: int, slurm: str = "") -> None:
-    process = process_of(pid)
-    began = process.started if process is not None else 0
-    _write(run_dir, {"host": socket.gethostname(), "pid": pid, "began": began, "slurm": slurm})
+def _note(run_dir: Path, pid: int, scheduler: str = "", job: str = "") -> None:
+    process = process_of(pid) or RunningProcess(pid, 0)
+    _write(run_dir, DriverNote(socket.gethostname(), process, scheduler, job))
 
 
-def _write(run_dir: Path, known: dict[str, object]) -> None:
-    write_whole(run_dir / DRIVER / NOTE, json.dumps(known) + "\n")
+def _write(run_dir: Path, driver: DriverNote) -> None:
+    write_whole(run_dir / DRIVER / NOTE, json.dumps(asdict(driver)) + "\n")
 
 
 def note_of(run_dir: Path) -> DriverNote | None:
     """Return the note on the driver of a run; None if the run has none."""
     path = run_dir / DRIVER / NOTE
     try:
-        known = json.loads(path.read_bytes())
-        process = RunningProcess(int(known["pid"]), int(known["began"]))
-        return DriverNote(str(known["host"]), process, str(known["slurm"]))
+        return _DECODER.decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, msgspec.DecodeError):
         raise UserError(f"{path} is damaged: it does not name the process that drives the job") from None
+
+
+def is_submitted(run_dir: Path) -> bool:
+    """Return whether the job of a run directory runs on other machines, where its own run directory is."""
+    return (run_dir / ELSEWHERE).is_file()
 
 
 def exit_code(run_dir: Path) -> int:

@@ -4,9 +4,10 @@ import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from persia_cli.engines.driver_process import exit_code, note_of
+from persia_cli.engines.engine import JobDriver, engine_named
 from persia_cli.engines.job import JOB
 from persia_cli.engines.role import read_job
 from persia_cli.engines.running import RunningProcess, handles, process_of
@@ -18,24 +19,6 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
 
 
-class JobDriver(Protocol):
-    """The driver of a run."""
-
-    @property
-    def running(self) -> bool:
-        """True until it has ended."""
-
-    @property
-    def waits_for(self) -> str:
-        """The reason why it does not run yet; empty if it runs."""
-
-    def stop(self, at_once: bool) -> None:
-        """Have it save the model and end the job, or end it `at_once`."""
-
-    def kill(self) -> None:
-        """End it, and all that it has started."""
-
-
 def driver_of(run_dir: Path) -> JobDriver:
     """Return the driver of a run, perhaps one that has ended.
 
@@ -43,10 +26,8 @@ def driver_of(run_dir: Path) -> JobDriver:
     """
     if (note := note_of(run_dir)) is None:
         return LaunchedDriver(run_dir)
-    if note.slurm:
-        from persia_cli.engines.slurm.queued import QueuedDriver
-
-        return QueuedDriver(note.slurm)
+    if note.job:
+        return engine_named(note.scheduler).scheduled_driver(note.job)
     _require_here(run_dir, note.host)
     return ProcessDriver(note.process, run_dir)
 

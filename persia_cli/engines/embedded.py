@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from persia_cli.engines.driver import drive
+from persia_cli.engines.engine import Engine
 from persia_cli.engines.job import SWITCH_INTERVAL_S, JobResult, recorded_failure
 from persia_cli.engines.kernels import Compiling
 from persia_cli.plan.job import JobPlan, Replica
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from persia_cli.roles.start import Stoppable
 
 
-def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
-    """Run the job to its end in this process, as `drive` does."""
-    return drive(plan, EmbeddedJob, follow)
+class EmbeddedEngine(Engine):
+    """An engine whose replicas are threads of the command."""
+
+    def launch(self, plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
+        """Run a job to its end in this process."""
+        return drive(plan, EmbeddedJob, follow)
 
 
 class EmbeddedJob:

@@ -4,7 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from persia_cli.config.schema import ENGINES, Cluster
+from persia_cli.config.schema import Cluster
 from persia_cli.errors import ConfigError
 from persia_cli.storage.addresses import local_path
 from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_beyond
@@ -31,17 +31,12 @@ def key_file_of(given: Path | None, token_file: Path | None) -> Path | None:
     return local_path(named) if named else None
 
 
-def needs_keys(cluster: Cluster) -> bool:
-    """Return True if all connections over TCP of a job are encrypted."""
-    return cluster.kind in ENGINES or (cluster.kind == "local" and cluster.encryption == "curve")
-
-
 def require_given_keys(cluster: Cluster) -> None:
     """Raise UserError if a job that is about to start has a file of keys that is missing, public, or holds none.
 
     This comes before there is a run directory, which would be left behind.
     """
-    if needs_keys(cluster) and (given := key_file_of(None, None)) is not None:
+    if cluster.needs_keys and (given := key_file_of(None, None)) is not None:
         read_keys(given)
 
 
@@ -50,15 +45,14 @@ def key_file_of_coordinator(given: Path | None, token_file: Path | None, cluster
 
     Raises ConfigError or AddressError if the configuration asks for keys and there are none, or the other way round.
     """
-    encryption = cluster.encryption if cluster.kind == "local" else "auto"
-    if encryption == "none":
+    if cluster.tcp_encryption == "none":
         if given is not None:
             raise ConfigError("--key-file is of no use with cluster.encryption=none; leave out one of them")
         return None
     file = key_file_of(given, token_file)
     if file is None and is_beyond(address):
         raise AddressError(f"{address} can be reached from other machines, {NEEDS_KEYS}")
-    if file is None and encryption == "curve":
+    if file is None and cluster.tcp_encryption == "curve":
         raise ConfigError(f"cluster.encryption=curve needs keys: {MAKE}, and give every role --key-file FILE")
     return file
 

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from persia_cli.config.schema import ENGINES, LocalCluster
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.restarts import SILENT
 from persia_cli.disk import own_folder, writing
 from persia_cli.engines.driver import drive
+from persia_cli.engines.engine import Engine
 from persia_cli.engines.job import (
     ERROR_LINE,
     ROLES,
@@ -45,17 +45,22 @@ SETTLE_S = 3.0
 """Seconds that the coordinator has to record why a replica died, before the driver reports it itself."""
 
 
-def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
-    """Run the job to its end as `drive` does."""
-    with own_folder(SOCKETS) as sockets:
-        return drive(plan, lambda _: Processes(plan, sockets), follow)
+class LocalEngine(Engine):
+    """An engine whose replicas are children of the command."""
+
+    def launch(self, plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
+        """Run a job to its end in processes of this machine."""
+        with own_folder(SOCKETS) as sockets:
+            return drive(plan, lambda _: Processes(plan, sockets), follow)
 
 
 def _require_this_machine(plan: JobPlan) -> None:
     """Raise ConfigError for a training that is meant for other machines; their models are used on this one."""
-    kind = plan.run.cluster.kind
-    if plan.job.task == "train" and kind in ENGINES:
-        raise ConfigError(f"cluster={kind} is for persia train; this command runs on this machine: give cluster=local")
+    cluster = plan.run.cluster
+    if plan.job.task == "train" and cluster.is_spread:
+        raise ConfigError(
+            f"cluster={cluster.name} is for persia train; this command runs on this machine: give cluster=local"
+        )
 
 
 class Processes:
@@ -89,7 +94,7 @@ class Processes:
     def _prepared_secret(self, folder: Path) -> Path:
         """Return the file of the user's keys if connections are to be encrypted, or of a secret that is made here."""
         cluster = self._plan.run.cluster
-        if not (isinstance(cluster, LocalCluster) and cluster.encryption == "curve"):
+        if cluster.tcp_encryption != "curve":
             write_token(folder / TOKEN, new_token())
             return folder / TOKEN
         if (given := key_file_of(None, None)) is not None:
@@ -100,8 +105,7 @@ class Processes:
     def start(self, follow: Callable[[], None] = lambda: None) -> None:
         """Start the coordinator, then the others, each in its own session, so that only the driver gets Ctrl-C."""
         cluster = self._plan.run.cluster
-        is_tcp = isinstance(cluster, LocalCluster) and cluster.transport == "tcp"
-        listen = "tcp://127.0.0.1:*" if is_tcp else ipc_address(self._sockets, "coordinator-0")
+        listen = "tcp://127.0.0.1:*" if cluster.loopback_is_tcp else ipc_address(self._sockets, "coordinator-0")
         coordinator, *others = self._plan.replicas
         self._spawn(coordinator, listen)
         self._wait_for_address(cluster.start_timeout_s)

@@ -37,7 +37,7 @@ def require_ready(plans: Sequence[JobPlan]) -> None:
     for plan in plans:
         require_given_keys(plan.run.cluster)
         _require_memory(plan, memory)
-        if plan.run.cluster.kind == "local":
+        if plan.run.cluster.has_processes_here:
             for replica in plan.replicas:
                 require_processors(plan.run, replica, processors)
         if plan.run.train.compile:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from persia_cli.config.schema import RoleResources, Run, SpreadReplicas
+from persia_cli.config.schema import Run
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.cold.geometry import log_memory
 
@@ -34,7 +34,7 @@ class Resources:
 
 def resources_of(run: Run, role: str) -> Resources:
     """Return what a replica of a role needs: what the user says, else what is planned."""
-    given = _given(run, role)
+    given = run.cluster.resources_of(role)
     cpus = given.cpus or CPUS.get(role) or run.train.threads + 1
     memory = given.memory or MEMORY[role] + (rows_of_server(run) if role == "embedding-server" else 0)
     gpus = 1 if role == "nn-worker" and run.train.device.startswith("cuda") else 0
@@ -51,9 +51,3 @@ def rows_of_server(run: Run) -> int:
     # Partitions are the unit of placement, so one server may have one more than another.
     partitions = math.ceil(embedding.num_partitions / servers)
     return math.ceil(whole * partitions / embedding.num_partitions * (1 + CHANGING))
-
-
-def _given(run: Run, role: str) -> RoleResources:
-    """Return the resources that the user sets for a role."""
-    named = run.cluster.resources if isinstance(run.cluster, SpreadReplicas) else {}
-    return next((given for name, given in named.items() if name == role.replace("-", "_")), RoleResources())

@@ -165,7 +165,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
     file = keys or options.token_file or run_dir / TOKEN
     if not file.exists() and keys is None:
         write_token(file, new_token())
-    context = context_of(read_secret(file), run.cluster.kind == "local" and run.cluster.encryption == "none")
+    context = context_of(read_secret(file), run.cluster.tcp_encryption == "none")
     address_file = run_dir / COORDINATOR_ADDRESS
 
     coordinators: list[Stoppable] = []

@@ -81,7 +81,7 @@ def _coordinator_of(run_dir: Path) -> tuple[str, Path]:
     began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began"]
     if began and began[-1]["host"] != socket.gethostname():
         raise UserError(f"the run in {run_dir} was started on {began[-1]['host']}; run this command there")
-    if read_run(run_dir / CONFIG).cluster.kind == "embedded":
+    if read_run(run_dir / CONFIG).cluster.is_one_process:
         raise UserError(
             f"the run in {run_dir} is one process (cluster=embedded), which takes no requests; SIGTERM has it save "
             "and end"

@@ -142,7 +142,7 @@ def _tables(history: RunHistory) -> Rows:
 def _processes(history: RunHistory) -> Rows:
     event = history.last_event("roles") or {"roles": []}
     used = [(f"{role['role']}-{role['index']}", role["cpu_s"], role["rss"]) for role in event["roles"]]
-    if used and history.run.cluster.kind == "embedded":
+    if used and history.run.cluster.is_one_process:
         # The roles are threads of one process, and each has reported the usage of the whole process.
         used = [("all roles", max(cpu_s for _, cpu_s, _ in used), max(rss for *_, rss in used))]
     shown = [[name, f"{cpu_s:,.1f}", f"{rss / 2**20:,.0f}"] for name, cpu_s, rss in used]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from persia_cli.config.schema import ENGINES, Run
+from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError, count
 from persia_cli.store.cold.folders import require_space, run_folder
 from persia_cli.store.cold.geometry import ColdGeometry
@@ -97,5 +97,5 @@ def disk_space(run: Run, groups: Sequence[GroupSpec]) -> list[int]:
 def require_disks(run: Run, run_dir: Path) -> None:
     """Raise ConfigError if this machine will run the job, and cannot store rows on its disks as the run wants."""
     cold = run.embedding.cold
-    if cold is not None and run.cluster.kind not in ENGINES:
+    if cold is not None and not run.cluster.is_spread:
         require_space(cold.path, run_folder(cold.path, run_dir), cold.size)

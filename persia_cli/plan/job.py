@@ -234,7 +234,7 @@ def job_batches(run: Run, job: Job) -> JobBatches:
 
 def retains_memory(run: Run, job: Job, role: str) -> bool:
     """Return whether the memory of a replica outlives its process."""
-    private = run.cluster.kind == "embedded" or bool(job.benchmark and job.benchmark.private_memory)
+    private = run.cluster.is_one_process or bool(job.benchmark and job.benchmark.private_memory)
     return role == WITH_MEMORY and not private
 
 

@@ -12,7 +12,7 @@ from persia_cli.bench.result import OURS, Result, Side, with_ratios
 from persia_cli.bench.rounds import without_ends
 from persia_cli.config.schema import Run
 from persia_cli.data.read.facts import inspect
-from persia_cli.engines import local
+from persia_cli.engines.engine import engine_here
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.plan.job import plan_job
@@ -37,7 +37,7 @@ def measure_saving(run: Run, steps: int, saves: int, note: Callable[[str], None]
     The first `steps` steps warm up. Raises UserError for runs that cannot be measured, PersiaError if saves take so
     little or so much time that nothing can be compared.
     """
-    if run.cluster.kind != "local":
+    if not run.cluster.has_processes_here:
         raise UserError("saving is measured together with other processes: use cluster=local")
     facts = inspect(run.dataset)
     steps = max(1, steps // INTERVALS) * INTERVALS
@@ -49,7 +49,7 @@ def measure_saving(run: Run, steps: int, saves: int, note: Callable[[str], None]
     note(f"{steps} steps to warm up, then {saves} saves with {steps} steps from each to the next")
     with tempfile.TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as folder:
         plan = replace(plan, job=replace(plan.job, run_dir=folder))
-        result = local.launch(plan)
+        result = engine_here(run.cluster).launch(plan, lambda: None)
     found = saves_of(result.events)[:saves]
     sides = compare_rates([line for line in result.metrics if line["split"] == "train"], found, steps)
     seconds, size = median(save.whole - save.begun for save in found), median(save.nbytes for save in found)

@@ -46,7 +46,7 @@ FROZEN = {
         "data": "",
         "data inspect": "--dim --json --memory --optimizer --write path words",
         "doctor": "--json folder",
-        "drive": "--background --lock --run-dir words",
+        "drive": "--background --lock --run-dir --scheduler words",
         "eval": "--approximate --at --data --importance --json --keep-seen --retrieval --step --test run words",
         "export": "--format --name --output --overwrite --rows --step --verify run",
         "keys": "",

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.config.compose import compose_run
-from persia_cli.config.schema import Run
 from persia_cli.data.read.facts import inspect
-from persia_cli.engines import embedded, local
+from persia_cli.engines.engine import engine_of
 from persia_cli.engines.job import JobResult
 from persia_cli.observe.staleness import Histogram, merged
 from persia_cli.plan.job import JobPlan, plan_job
@@ -35,8 +34,7 @@ def train(words: list[str], run_dir: Path) -> JobResult:
 
 def launch(job: JobPlan) -> JobResult:
     """Run a planned job to its end."""
-    run: Run = job.run
-    return embedded.launch(job) if run.cluster.kind == "embedded" else local.launch(job)
+    return engine_of(job.run.cluster).launch(job, lambda: None)
 
 
 def losses(result: JobResult) -> list[float]:

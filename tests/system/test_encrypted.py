@@ -5,9 +5,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.engines import local
 from persia_cli.engines.job import ROLES, JobResult
 from persia_cli.engines.key_files import KEY_FILE
+from persia_cli.engines.local import LocalEngine
 from persia_cli.wire.secret import new_keys, read_keys, write_keys
 from tests.support.jobs import plan
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
@@ -31,7 +31,7 @@ def test_an_encrypted_job_has_the_same_bits_and_hides_its_secret(
         seen.update(role.pid for role in roles)
         leaks.extend(leaks_in_processes(keys, roles))
 
-    result = local.launch(plan([*WORDS, *words], run_dir), look)
+    result = LocalEngine().launch(plan([*WORDS, *words], run_dir), look)
     assert figures(result) == figures(undisturbed)
     assert len(seen) >= 5
     assert not leaks

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines import embedded
+from persia_cli.engines.embedded import EmbeddedEngine
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
@@ -36,7 +36,9 @@ def test_lines_wait_while_the_disk_of_the_run_directory_is_full() -> None:
             elif filled_s and time.monotonic() - filled_s[0] > 1:
                 (disk / "filler").unlink(missing_ok=True)
 
-        result = embedded.launch(plan([*WORDS, "cluster=embedded", "train.steps=200"], disk / "run"), fill_for_a_second)
+        result = EmbeddedEngine().launch(
+            plan([*WORDS, "cluster=embedded", "train.steps=200"], disk / "run"), fill_for_a_second
+        )
         assert filled_s
         assert [line["step"] for line in result.metrics if line["split"] == "train"] == list(range(1, 201))
         assert read_manifest(newest_checkpoint(disk / "run" / CHECKPOINTS)).step == 200
@@ -53,7 +55,7 @@ def test_the_last_save_waits_for_space() -> None:
                 filler.unlink()
 
         words = [*WORDS, "cluster=embedded", *BIG_ROWS, "train.steps=100"]
-        result = embedded.launch(plan(words, disk / "run"), make_room)
+        result = EmbeddedEngine().launch(plan(words, disk / "run"), make_room)
         ends = [event["event"] for event in result.events if event["event"].startswith("save")]
         assert (ends[0], ends[-1]) == ("save_failed", "saved")
         assert finished_steps(disk / "run" / CHECKPOINTS) == [100]
@@ -86,7 +88,7 @@ def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) 
                 assert [each.name for each in (disk / "models").iterdir()] == ["writer.json"]
                 filler.unlink()
 
-        result = embedded.launch(plan(words, tmp_path / "run"), make_room)
+        result = EmbeddedEngine().launch(plan(words, tmp_path / "run"), make_room)
         failed = [event for event in result.events if event["event"] == "save_failed"]
         saved = [event["step"] for event in result.events if event["event"] == "saved"]
         assert [event["given_up"] for event in failed] == list(range(1, len(failed) + 1))

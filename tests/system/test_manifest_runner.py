@@ -8,7 +8,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.job import result_of
-from persia_cli.engines.kubernetes.manifests import as_yaml
+from persia_cli.engines.kubernetes.engine import as_yaml
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.plan.job import all_replicas
 from persia_cli.store.checkpoints.manifest import finished_steps

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines import embedded
+from persia_cli.engines.embedded import EmbeddedEngine
 from persia_cli.engines.job import JobResult
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
@@ -140,7 +140,7 @@ def test_one_broken_connection_is_tried_again(store: ObjectStore, tmp_path: Path
                 armed.append(20_000)
                 network.cut_after(20_000)
 
-        result = embedded.launch(plan(words, run_dir), break_one)
+        result = EmbeddedEngine().launch(plan(words, run_dir), break_one)
         assert network.cuts == 1
         assert [event["step"] for event in result.events if event["event"] == "saved"] == [20, 40, 60]
         assert not steps_of(run_dir, "save_failed")

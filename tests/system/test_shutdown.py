@@ -15,7 +15,7 @@ import pytest
 
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.generator import GeneratedSource
-from persia_cli.engines import embedded
+from persia_cli.engines.embedded import EmbeddedEngine
 from persia_cli.engines.job import prepare_run_dir
 from persia_cli.errors import PersiaError, UserError, WireError
 from persia_cli.kernels.toolchain.needs import SERVER
@@ -233,7 +233,7 @@ def test_a_run_directory_that_is_removed_ends_the_job(tmp_path: Path) -> None:
             remove(job.run_dir)
 
     with pytest.raises(UserError, match=f"run {GONE}"):
-        embedded.launch(job, follow)
+        EmbeddedEngine().launch(job, follow)
     assert not job.run_dir.exists()
 
 

@@ -1,6 +1,7 @@
 """The rules of the code: permitted imports, and forbidden constructs."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -249,6 +250,26 @@ def test_no_two_classes_have_the_same_name():
 
 def test_no_file_of_the_package_is_longer_than_600_lines():
     assert [path.name for path in FILES if len(path.read_text().splitlines()) > 600] == []
+
+
+def test_only_the_schema_and_the_table_of_engines_ask_for_the_kind_of_a_cluster():
+    """All else asks the engine (`engine_of`), or a property of the settings, such as `cluster.is_spread`."""
+    asking = ("config.schema", "engines.engine")
+    kinds = {"embedded", "hosts", "kubernetes", "local", "ray", "slurm"}
+    wrong = []
+    for path, node in nodes():
+        of_a_cluster = isinstance(node, ast.Attribute) and node.attr == "kind" and "cluster" in ast.unparse(node.value)
+        texts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        texts += [node.value] if isinstance(node, ast.MatchValue) else []
+        compared = any(isinstance(text, ast.Constant) and text.value in kinds for text in texts)
+        if (of_a_cluster or (compared and "filesystem" not in ast.unparse(node))) and not is_within(
+            name_of(path), asking
+        ):
+            wrong.append(f"{name_of(path)}, line {node.lineno}: {ast.unparse(node)}")
+    for path, call in calls("isinstance"):
+        if re.search(r"\w(Cluster|Replicas)\b", ast.unparse(call)) and not is_within(name_of(path), asking):
+            wrong.append(f"{name_of(path)}, line {call.lineno}: {ast.unparse(call)}")
+    assert wrong == []
 
 
 def test_files_get_their_names_in_one_place():

@@ -3,7 +3,6 @@
 from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import (
-    ENGINES,
     Cluster,
     EmbeddedCluster,
     HostsCluster,

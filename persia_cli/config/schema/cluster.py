@@ -9,9 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from persia_cli.config.schema.base import NUMBER, Amount, Few, Node, Seconds
 from persia_cli.config.schema.embedding import Bytes
 
-ENGINES = ("hosts", "kubernetes", "ray", "slurm")
-"""Kinds that start a job on other machines."""
-
 Role = Literal["coordinator", "embedding_server", "embedding_worker", "data_loader", "nn_worker"]
 
 
@@ -71,10 +68,43 @@ class Replicas(Node):
     """Seconds before an unanswered request is first sent again; doubled each time, up to 4 s."""
     stop_timeout_s: Seconds = 5.0
     """Seconds between asking a replica to stop and killing it."""
+    is_spread: ClassVar[bool] = False
+    """True: its engine trains on other machines, or on this one only as a part of a cluster."""
+    is_one_process: ClassVar[bool] = False
+    """True: all replicas are threads of the command's process."""
+
+    @property
+    def name(self) -> str:
+        """The kind as messages name it; decisions are the engine's (`persia_cli/engines/engine.py`)."""
+        return self.kind
+
+    @property
+    def has_processes_here(self) -> bool:
+        """True if each replica is a process of this machine."""
+        return not self.is_spread and not self.is_one_process
+
+    @property
+    def tcp_encryption(self) -> Literal["auto", "curve", "none"]:
+        """Connections over TCP that are encrypted: with `auto`, those that other machines can reach."""
+        return "auto"
+
+    @property
+    def loopback_is_tcp(self) -> bool:
+        """True if processes of one machine talk by TCP, not by Unix sockets."""
+        return False
+
+    @property
+    def needs_keys(self) -> bool:
+        """True if all connections over TCP are encrypted."""
+        return self.is_spread or self.tcp_encryption == "curve"
 
     def processors_of(self, role: str, index: int) -> str:
         """Return the processors to which a replica is pinned; empty if it may use all."""
         return ""
+
+    def resources_of(self, role: str) -> RoleResources:
+        """Return the resources that the user sets for a replica of a role."""
+        return RoleResources()
 
 
 class ProcessReplicas(Replicas):
@@ -117,6 +147,13 @@ class SpreadReplicas(Replicas):
     """
     resources: dict[Role, RoleResources] = Field(default_factory=dict)
     """Resources of one replica of a role, if not as planned, e.g. {nn_worker: {cpus: 16, memory: 8GiB, gpus: 1}}."""
+    is_spread: ClassVar[bool] = True
+
+    def resources_of(self, role: str) -> RoleResources:
+        """Return the resources that the user sets for a replica of a role."""
+        return next(
+            (given for name, given in self.resources.items() if name == role.replace("-", "_")), RoleResources()
+        )
 
     @model_validator(mode="after")
     def _only_nn_workers_use_gpus(self) -> Self:
@@ -131,6 +168,7 @@ class EmbeddedCluster(Replicas):
 
     kind: Literal["embedded"]
     """`embedded`: every role is a thread of one process, with one NN worker."""
+    is_one_process: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _one_process_has_one_rank(self) -> Self:
@@ -160,6 +198,16 @@ class LocalCluster(ProcessReplicas):
     processes that have them can connect. `none` is for roles that you start on machines of a network that you trust:
     every program that can listen there sees the data, the rows and the job's token, and can take part in the job.
     """
+
+    @property
+    def tcp_encryption(self) -> Literal["auto", "curve", "none"]:
+        """Connections over TCP that are encrypted."""
+        return self.encryption
+
+    @property
+    def loopback_is_tcp(self) -> bool:
+        """True if processes of one machine talk by TCP, not by Unix sockets."""
+        return self.transport == "tcp"
 
     @model_validator(mode="after")
     def _there_is_something_to_encrypt(self) -> Self:

@@ -4,17 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from persia_cli.config.schema import HostsCluster, Run, SshHost
 from persia_cli.engines.beside import SERVER, beside
+from persia_cli.engines.engine import settings_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES, Replica, all_replicas
 
 Placement = Mapping[Replica, SshHost]
 """The machine of each replica, in the order of start."""
-
-
-def settings_of(run: Run) -> HostsCluster:
-    """Return the cluster of a run with `cluster=hosts`."""
-    assert isinstance(run.cluster, HostsCluster)
-    return run.cluster
 
 
 def first_of(run: Run) -> SshHost:
@@ -31,7 +26,7 @@ def placement_of(run: Run, left: Sequence[SshHost] | None = None) -> Placement:
     workers from the first on, and embedding servers from the one after the last NN worker on; the others share
     these machines, by `cluster.placement`.
     """
-    hosts = settings_of(run).hosts if left is None else left
+    hosts = settings_of(run, HostsCluster).hosts if left is None else left
     if not hosts:
         raise ConfigError("cluster=hosts needs machines: give cluster.hosts=[NAME,…], as ssh knows them")
     replicas = all_replicas(run)

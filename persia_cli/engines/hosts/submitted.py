@@ -15,13 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from persia_cli.config.record import read_run, write_run
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import HostsCluster, Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.child import LOST, last_words
 from persia_cli.engines.configuration import configuration, keys_of_job
-from persia_cli.engines.driver_process import ELSEWHERE
+from persia_cli.engines.driver_process import ELSEWHERE, is_submitted
+from persia_cli.engines.engine import settings_of
 from persia_cli.engines.handed_over import text_of
-from persia_cli.engines.hosts.placement import first_of, settings_of
+from persia_cli.engines.hosts.placement import first_of
 from persia_cli.engines.hosts.ssh import failure, in_folder, run_on, ssh_command, ssh_words
 from persia_cli.engines.job import COORDINATOR_ADDRESS, SECRET_FILE, anchored
 from persia_cli.errors import RoleError, UserError
@@ -36,17 +37,12 @@ POLL_S = 0.1
 LEFT_THERE = (CHECKPOINTS, COORDINATOR_ADDRESS, SECRET_FILE, WANDB)
 
 
-def is_submitted(run_dir: Path) -> bool:
-    """Return whether the job of a run directory runs on other machines, where its own run directory is."""
-    return (run_dir / ELSEWHERE).is_file()
-
-
 def submit(run: Run, run_dir: Path, words: Sequence[str]) -> None:
     """Start the driver of a job on the first host; `words` are those of `persia drive`.
 
     Raises UserError if that is refused; the run directory is then unchanged.
     """
-    hosts, first = settings_of(run), first_of(run)
+    hosts, first = settings_of(run, HostsCluster), first_of(run)
     given = text_of(keys_of_job(), configuration(run))
     is_new = not is_submitted(run_dir)
     folder = f"{run_dir.absolute().name}-{secrets.token_hex(3)}" if is_new else _folder_in(run_dir)
@@ -76,7 +72,7 @@ class SubmittedJob:
         """`flags` are those of `persia` itself, for the command that shows the job."""
         self._run_dir, self._folder, self._flags = run_dir, _folder_in(run_dir), flags
         run = read_run(run_dir / CONFIG)
-        self._hosts, self._first = settings_of(run), first_of(run)
+        self._hosts, self._first = settings_of(run, HostsCluster), first_of(run)
         self._stops: list[subprocess.Popen[bytes]] = []
 
     def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ import yaml
 
 from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.beside import beside
+from persia_cli.engines.engine import settings_of
 from persia_cli.engines.resources import GIB, resources_of
 from persia_cli.engines.role_words import role_words
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
@@ -43,12 +44,6 @@ class RayRequest:
         return next(number for number, bundle in enumerate(self.bundles) if replica in bundle.replicas)
 
 
-def settings_of(run: Run) -> RayCluster:
-    """Return the cluster of a run with `cluster=ray`."""
-    assert isinstance(run.cluster, RayCluster)
-    return run.cluster
-
-
 def request_of(run: Run) -> RayRequest:
     """Return what a job asks for: a bundle for each NN worker and each embedding server, with the replicas that
     `cluster.placement` puts on its machine, or one for all.
@@ -76,7 +71,7 @@ def rendered(run: Run) -> str:
         for replica, amounts in request.amounts.items()
     ]
     asked = {
-        "address": settings_of(run).address or "auto",
+        "address": settings_of(run, RayCluster).address or "auto",
         "placement_group": {
             "strategy": STRATEGY,
             "bundles": [dict(bundle.amounts) for bundle in request.bundles],

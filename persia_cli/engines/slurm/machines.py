@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.beside import RANK, beside
+from persia_cli.engines.engine import settings_of
 from persia_cli.engines.resources import Resources, resources_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
@@ -34,15 +35,9 @@ class MachineKind:
     partition: str | None
 
 
-def settings_of(run: Run) -> SlurmCluster:
-    """Return the cluster of a run with `cluster=slurm`."""
-    assert isinstance(run.cluster, SlurmCluster)
-    return run.cluster
-
-
 def has_gpu_machines(run: Run) -> bool:
     """Return whether NN workers have separate machines, since these have GPUs."""
-    has_own = settings_of(run).gpu_nodes != 0 and settings_of(run).placement != "packed"
+    has_own = settings_of(run, SlurmCluster).gpu_nodes != 0 and settings_of(run, SlurmCluster).placement != "packed"
     return has_own and resources_of(run, "nn-worker").gpus > 0
 
 
@@ -56,7 +51,7 @@ def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
 
     def place(replica: Replica) -> MachinePlace:
         # By default NN workers with GPUs have their machines for themselves.
-        moves = replica.role == "embedding-worker" or settings_of(run).placement != "beside_servers"
+        moves = replica.role == "embedding-worker" or settings_of(run, SlurmCluster).placement != "beside_servers"
         owner = beside(run, replica) if moves and replica.role != COORDINATOR else replica
         kind = int(owner.role == RANK and len(counts) > 1)
         return MachinePlace(kind, owner.index % counts[kind])
@@ -66,7 +61,7 @@ def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
 
 def machines_of(run: Run) -> list[MachineKind]:
     """Return the machines to ask for; raises ConfigError if some of them would have nothing to run."""
-    places, settings = places_of(run), settings_of(run)
+    places, settings = places_of(run), settings_of(run, SlurmCluster)
     partitions = [settings.partition, settings.gpu_partition or settings.partition]
     return [
         MachineKind(
@@ -83,7 +78,7 @@ def mebibytes(memory: int) -> int:
 
 def _counts(run: Run) -> list[int]:
     """Return the number of machines of each kind."""
-    settings = settings_of(run)
+    settings = settings_of(run, SlurmCluster)
     servers, ranks = settings.embedding_servers, settings.nn_workers
     apart = settings.data_loaders if settings.placement == "beside_servers" else 0
     if settings.placement == "packed":

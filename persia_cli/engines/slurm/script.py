@@ -8,6 +8,7 @@ from pathlib import Path
 from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.driver_process import LOG
+from persia_cli.engines.engine import settings_of
 from persia_cli.engines.handed_over import NOTHING
 from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.role_words import role_words
@@ -17,7 +18,6 @@ from persia_cli.engines.slurm.machines import (
     machines_of,
     mebibytes,
     places_of,
-    settings_of,
 )
 from persia_cli.engines.slurm.steps import persia_words, step_command
 from persia_cli.errors import ConfigError
@@ -42,7 +42,7 @@ STEPS = """
 
 def script(run: Run, run_dir: Path) -> str:
     """Return the script of a job with this run directory; raises ConfigError for a job that has no use for machines."""
-    settings = settings_of(run)
+    settings = settings_of(run, SlurmCluster)
     _check_folder(run_dir.absolute())
     name = run_dir.absolute().name
     lines = [HEAD.format(name=name, version=__version__).rstrip("\n")]
@@ -52,7 +52,7 @@ def script(run: Run, run_dir: Path) -> str:
     lines += [STEPS.rstrip("\n"), *(f"#   {shlex.join(command)}" for command in _steps(run)), ""]
     log = run_dir.absolute() / DRIVER / LOG
     lines += [f"mkdir -p {shlex.quote(str(log.parent))} && exec >> {shlex.quote(str(log))} 2>&1", IGNORED]
-    words = [*persia_words(run), "drive", "--run-dir", str(run_dir.absolute()), "resume=auto"]
+    words = [*persia_words(run), "drive", "--scheduler", "slurm", "--run-dir", str(run_dir.absolute()), "resume=auto"]
     lines += [*settings.setup, f"exec {shlex.join(words)} << '{END}'"]
     # No keys, no credentials; sbatch would remove empty lines from the script of a heterogeneous job.
     return "\n".join([*lines, NOTHING, NOTHING, configuration(run).rstrip("\n"), END])

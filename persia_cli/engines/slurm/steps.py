@@ -1,19 +1,18 @@
 """Steps of a job: srun starts each replica on a machine of the allocation, and is its supervisor's parent here."""
 
-import os
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.child import Child, last_words
+from persia_cli.engines.engine import settings_of
 from persia_cli.engines.job import SIGNALLED
 from persia_cli.engines.resources import resources_of
-from persia_cli.engines.slurm.allocation import Allocation, allocation_of, listening_address
-from persia_cli.engines.slurm.machines import mebibytes, places_of, settings_of
+from persia_cli.engines.slurm.allocation import Allocation, listening_address
+from persia_cli.engines.slurm.machines import mebibytes, places_of
 from persia_cli.errors import ConfigError, RoleError, UserError
-from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
+from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.pinning import numbers
 
 ROOM_S = 60
@@ -24,12 +23,6 @@ BY_SRUN = "srun: error: "
 
 class LostMachinesError(RoleError):
     """Machines of the allocation are lost, so the job needs another allocation."""
-
-
-@contextmanager
-def machines(plan: JobPlan) -> Iterator["SlurmMachines"]:
-    """Yield the machines of one start of a job."""
-    yield SlurmMachines(plan.run, allocation_of(os.environ))
 
 
 class SlurmMachines:
@@ -73,7 +66,7 @@ def step_command(run: Run, replica: Replica, group: int | None, node: str) -> li
     # A step that asks for no exact amount gets the whole machine, and the next one waits.
     command += ["--exact", f"--cpus-per-task={each.cpus}", f"--mem={mebibytes(each.memory)}M"]
     if each.gpus:
-        command += [f"--gres={settings_of(run).gpu}:{each.gpus}"]
+        command += [f"--gres={settings_of(run, SlurmCluster).gpu}:{each.gpus}"]
     elif group is None and resources_of(run, "nn-worker").gpus:
         command += ["--gres=none"]
     # The loss of a machine, or the end of a replica, does not end other steps: the coordinator decides.
@@ -95,5 +88,5 @@ def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
 
 def persia_words(run: Run) -> list[str]:
     """Return the command that runs Persia, with the home folder in the place of a tilde."""
-    first, *others = shlex.split(settings_of(run).persia)
+    first, *others = shlex.split(settings_of(run, SlurmCluster).persia)
     return [str(Path(first).expanduser()) if first.startswith("~") else first, *others]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.commands.predict import paths_and_words
+from persia_cli.engines.engine import Engine
 from persia_cli.errors import RoleError, UserError
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
@@ -84,13 +85,13 @@ def test_a_role_refuses_what_is_not_for_it(persia, words: tuple[str, ...], sente
 
 
 def test_ctrl_c_names_the_checkpoint_that_is_kept(persia, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(plan: JobPlan, _: object) -> None:
+    def interrupted(_: Engine, plan: JobPlan, follow: object) -> None:
         for step in (20, 100):
             checkpoint_folder(plan.run_dir / CHECKPOINTS, step).mkdir(parents=True)
             (checkpoint_folder(plan.run_dir / CHECKPOINTS, step) / "manifest.json").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("persia_cli.engines.embedded.launch", interrupted)
+    monkeypatch.setattr("persia_cli.engines.embedded.EmbeddedEngine.launch", interrupted)
     ended = persia("train", "dataset=tiny", "cluster=embedded", "--run-dir", "run")
     assert ended.code == 130
     assert "the model of step 100 is kept in run/checkpoints/step-100; persia resume run" in ended.err

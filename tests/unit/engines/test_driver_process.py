@@ -78,7 +78,7 @@ def test_it_leaves_its_exit_code(end: BaseException | None, code: int, tmp_path:
     assert exit_code(tmp_path / "run") == code
 
 
-@pytest.mark.parametrize("damaged", ["null", "[]", "{}", '{"host": "a", "pid": null}', "{"])
+@pytest.mark.parametrize("damaged", ["null", "[]", "{}", '{"host": "a", "process": null}', "{"])
 def test_a_damaged_note_is_named(damaged: str, tmp_path: Path) -> None:
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver/driver.json").write_text(damaged)
@@ -88,7 +88,9 @@ def test_a_damaged_note_is_named(damaged: str, tmp_path: Path) -> None:
 
 def test_a_driver_on_another_machine_is_for_a_command_there(tmp_path: Path) -> None:
     (tmp_path / "driver").mkdir()
-    (tmp_path / "driver/driver.json").write_text('{"host": "far", "pid": 1, "began": 1, "slurm": ""}')
+    (tmp_path / "driver/driver.json").write_text(
+        '{"host": "far", "process": {"pid": 1, "started": 1}, "scheduler": "", "job": ""}'
+    )
     with pytest.raises(UserError, match=f"the run in {tmp_path} was started on far; give this command there"):
         driver_of(tmp_path)
 

@@ -14,8 +14,8 @@ from persia_cli.config.overrides import quoted
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.data.read.facts import inspect
 from persia_cli.engines.hosts import facts as facts_module
+from persia_cli.engines.hosts.engine import HostMachines, address_of, require_usable
 from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host
-from persia_cli.engines.hosts.machines import HostMachines, address_of, require_usable
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.local import Processes
 from persia_cli.errors import ConfigError, RoleError, UserError
@@ -68,7 +68,7 @@ def test_after_a_death_machines_that_are_not_reached_are_left_out(monkeypatch: p
             raise RoleError("b is not reached")
         return facts_of_host()
 
-    monkeypatch.setattr("persia_cli.engines.hosts.machines.ask", asked)
+    monkeypatch.setattr("persia_cli.engines.hosts.engine.ask", asked)
     said: list[str] = []
     with pytest.raises(RoleError, match="b is not reached"):
         HostMachines(run, leaves_out_lost=False).prepare(said.append, lambda: None)

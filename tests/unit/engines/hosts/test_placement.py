@@ -4,8 +4,9 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import HostsCluster
-from persia_cli.engines.hosts.placement import placement_of, settings_of
-from persia_cli.engines.hosts.rendered import rendered
+from persia_cli.engines.engine import settings_of
+from persia_cli.engines.hosts.engine import commands
+from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.ssh import remote_command, ssh_command
 from persia_cli.errors import ConfigError
 
@@ -89,7 +90,7 @@ persia launch-role nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-f
 
 def hosts_of(*words: str) -> HostsCluster:
     """The settings of a job on one machine."""
-    return settings_of(compose_run(["cluster=hosts", "cluster.hosts=[a]", *words]))
+    return settings_of(compose_run(["cluster=hosts", "cluster.hosts=[a]", *words]), HostsCluster)
 
 
 def test_the_commands_are_those() -> None:
@@ -99,7 +100,7 @@ def test_the_commands_are_those() -> None:
         "cluster.ssh='ssh -F own'",
         "cluster.pin={embedding_server: 'node:1', nn_worker: '0-3,8'}",
     ]
-    assert rendered(compose_run([*words, "cluster.persia=~/venv/bin/persia"]), "shop") == GOLDEN
+    assert commands(compose_run([*words, "cluster.persia=~/venv/bin/persia"]), "shop") == GOLDEN
 
 
 def test_a_folder_may_have_any_name_and_begin_in_the_home_folder() -> None:

@@ -13,7 +13,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import Run
 from persia_cli.engines.configuration import configuration
-from persia_cli.engines.kubernetes.manifests import as_yaml, manifests
+from persia_cli.engines.kubernetes.engine import as_yaml, manifests
 from persia_cli.version import __version__
 from tests.support.cluster_schemas import NEWEST, mistakes, needs_crd
 

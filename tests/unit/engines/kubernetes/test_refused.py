@@ -6,8 +6,8 @@ import pytest
 
 from persia_cli.commands.follow import attach, stop
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.kubernetes.kubectl import attach_line, logs_line, stop_line
-from persia_cli.engines.kubernetes.manifests import manifests
+from persia_cli.engines.kubernetes.engine import manifests
+from persia_cli.engines.kubernetes.names import attach_line, logs_line, stop_line
 from persia_cli.errors import ConfigError, UserError
 from tests.unit.engines.kubernetes.test_manifests import PLAIN, jobset_of
 

@@ -10,7 +10,7 @@ from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.data.read.facts import inspect
-from persia_cli.engines.ray.cluster import machines
+from persia_cli.engines.ray.engine import RayEngine
 from persia_cli.engines.ray.request import rendered, request_of, why_no_room
 from persia_cli.engines.resources import GIB, resources_of
 from persia_cli.errors import ConfigError
@@ -112,8 +112,8 @@ def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.M
     def without_ray(name: str, package: str | None = None) -> Any:
         return None if name == "ray" else found(name, package)
 
-    monkeypatch.setattr("persia_cli.engines.ray.cluster.find_spec", without_ray)
-    with pytest.raises(ConfigError) as refused, machines(planned(compose_run(RAY))):
+    monkeypatch.setattr("persia_cli.engines.engine.find_spec", without_ray)
+    with pytest.raises(ConfigError) as refused, RayEngine().machines(planned(compose_run(RAY))):
         pass
     assert str(refused.value) == "cluster=ray needs Ray, which is not installed: pip install 'persia-cli[ray]'"
 
@@ -121,7 +121,7 @@ def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.M
 def test_a_client_outside_of_the_cluster_is_refused() -> None:
     pytest.importorskip("ray", reason="Ray is not installed (persia-cli[ray])")
     outside = compose_run([*RAY, "cluster.address='ray://10.0.0.1:10001'"])
-    with pytest.raises(ConfigError) as refused, machines(planned(outside)):
+    with pytest.raises(ConfigError) as refused, RayEngine().machines(planned(outside)):
         pass
     assert "a Ray Client is outside of the cluster; give HOST:PORT on one of its machines" in str(refused.value)
 

@@ -19,6 +19,6 @@
 
 mkdir -p '/home/me/my runs/shop/driver' && exec >> '/home/me/my runs/shop/driver/driver.log' 2>&1
 trap '' USR1  # nothing runs yet that could save; Persia lets it in again
-exec persia drive --run-dir '/home/me/my runs/shop' resume=auto << 'END_OF_CONFIGURATION'
+exec persia drive --scheduler slurm --run-dir '/home/me/my runs/shop' resume=auto << 'END_OF_CONFIGURATION'
 …
 END_OF_CONFIGURATION

@@ -44,6 +44,6 @@ mkdir -p '/home/me/my runs/shop/driver' && exec >> '/home/me/my runs/shop/driver
 trap '' USR1  # nothing runs yet that could save; Persia lets it in again
 module load python
 source ~/venv/bin/activate
-exec HOME/venv/bin/persia drive --run-dir '/home/me/my runs/shop' resume=auto << 'END_OF_CONFIGURATION'
+exec HOME/venv/bin/persia drive --scheduler slurm --run-dir '/home/me/my runs/shop' resume=auto << 'END_OF_CONFIGURATION'
 …
 END_OF_CONFIGURATION

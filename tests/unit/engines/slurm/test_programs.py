@@ -9,8 +9,8 @@ import pytest
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.driver_process import driving, note_of
 from persia_cli.engines.slurm.allocation import Allocation, allocation_of
+from persia_cli.engines.slurm.engine import QueuedDriver, queue, queued_again, require_no_other
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
-from persia_cli.engines.slurm.queued import QueuedDriver, queue, queued_again, require_no_other
 from persia_cli.engines.slurm.steps import LostMachinesError
 from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import plan_job
@@ -38,7 +38,7 @@ def number_in(run_dir: Path) -> str:
     """Return the number of the job of Slurm that a run directory has."""
     note = note_of(run_dir)
     assert note is not None
-    return note.slurm
+    return note.job
 
 
 def test_a_job_is_given_as_a_script_and_known_by_its_number(programs: Programs, shop: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_job_is_given_as_a_script_and_known_by_its_number(programs: Programs, 
     assert queue(RUN, shop) == number_in(shop) == "17"
     sbatch = shop.parent / "bin/sbatch"
     assert sbatch.with_suffix(".words").read_text() == f"--parsable --output={shop}/driver/driver.log\n"
-    assert f"drive --run-dir {shop} resume=auto <<" in sbatch.with_suffix(".script").read_text()
+    assert f"drive --scheduler slurm --run-dir {shop} resume=auto <<" in sbatch.with_suffix(".script").read_text()
 
 
 def test_of_one_run_there_is_one_job(programs: Programs, shop: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_script_that_was_given_to_sbatch_by_hand_is_the_job_of_its_run(program
     programs(sbatch="echo 19", squeue="echo 'RUNNING|None'")
     for _ in range(2):  # also when it is queued again
         require_no_other(shop, "17")
-        with driving(shop, slurm="17"):
+        with driving(shop, scheduler="slurm", job="17"):
             assert number_in(shop) == "17"
     for another in (lambda: queue(RUN, shop), lambda: require_no_other(shop, "18")):
         with pytest.raises(UserError, match=r"job of .*/shop already, as 17"):

@@ -1,18 +1,20 @@
-"""All manifests of a job, as plain values and as YAML for kubectl."""
+"""The engine of `cluster=kubernetes`, which renders manifests for kubectl and drives no job itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from persia_cli.config.schema import KubernetesCluster, Run
 from persia_cli.engines.configuration import configuration
+from persia_cli.engines.engine import Engine, settings_of
+from persia_cli.engines.job import JobResult
 from persia_cli.engines.kubernetes.jobset import jobset
-from persia_cli.engines.kubernetes.kubectl import attach_line, stop_line
-from persia_cli.engines.kubernetes.names import check_name
+from persia_cli.engines.kubernetes.names import attach_line, check_name, logs_line, stop_line
 from persia_cli.engines.kubernetes.paths import check_paths
 from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
 from persia_cli.engines.kubernetes.pod import CONFIG_FILE, KEY, Manifest, PodJob, RolePods
 from persia_cli.engines.resources import resources_of
-from persia_cli.errors import ConfigError
-from persia_cli.plan.job import COORDINATOR, expected_replicas
+from persia_cli.errors import ConfigError, UserError
+from persia_cli.plan.job import COORDINATOR, JobPlan, expected_replicas
 from persia_cli.version import __version__
 
 MOST_BYTES = 2**20
@@ -32,9 +34,29 @@ FORGETS = """\
 """
 
 
+class KubernetesEngine(Engine):
+    """An engine whose replicas are pods; JobSet starts them, and the whole job again where a driver would."""
+
+    def launch(self, plan: JobPlan, follow: Callable[[], None]) -> JobResult:
+        """Refuse to drive a job; raises UserError."""
+        raise UserError("cluster=kubernetes: no command drives a job; --render prints what kubectl takes")
+
+    def rendered(self, run: Run, run_dir: Path | None) -> str:
+        """Return the manifests, with the same name each time: a job that is given to the cluster again goes on."""
+        return as_yaml(run, run_dir.absolute().name if run_dir else run.name)
+
+    def stop_line(self, name: str) -> str:
+        """Return the line that ends a job: Kubernetes would start its roles again after `persia stop`."""
+        return stop_line(name)
+
+    def logs_line(self, name: str, role: str) -> str:
+        """Return the line that prints logs, which are those of the pods."""
+        return logs_line(name, role)
+
+
 def manifests(run: Run, name: str) -> list[Manifest]:
     """Return the manifests of a job of this name; raises ConfigError for paths that pods do not have."""
-    settings = _settings_of(run)
+    settings = settings_of(run, KubernetesCluster)
     if settings.image is None:
         raise ConfigError("cluster=kubernetes needs cluster.image: an image with the command persia")
     job = PodJob(name, settings, run.checkpoint.grace_s, run.recovery.max_restarts)
@@ -47,7 +69,7 @@ def manifests(run: Run, name: str) -> list[Manifest]:
 
 def as_yaml(run: Run, name: str) -> str:
     """Return the manifests of a job as YAML, below what has to be done before."""
-    made, settings = manifests(run, name), _settings_of(run)
+    made, settings = manifests(run, name), settings_of(run, KubernetesCluster)
     secret = PodJob(name, settings, run.checkpoint.grace_s).secret
     head = HEAD.format(
         name=name,
@@ -59,11 +81,6 @@ def as_yaml(run: Run, name: str) -> str:
     )
     text = plain_yaml(made)
     return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")
-
-
-def _settings_of(run: Run) -> KubernetesCluster:
-    assert isinstance(run.cluster, KubernetesCluster)
-    return run.cluster
 
 
 def config_map(metadata: Manifest, run: Run) -> Manifest:

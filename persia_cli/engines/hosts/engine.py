@@ -1,30 +1,53 @@
-"""The machines of a job with `cluster=hosts`, as the driver on the first of them uses them."""
+"""The engine of `cluster=hosts`: its driver is on the first machine, and reaches the others by ssh."""
 
 import ipaddress
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from persia_cli.config.schema import Run, SshHost
+from persia_cli.config.schema import HostsCluster, Run, SshHost
 from persia_cli.engines.child import Child
+from persia_cli.engines.distributed import DistributedEngine
+from persia_cli.engines.engine import settings_of
 from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host
-from persia_cli.engines.hosts.placement import Placement, first_of, placement_of, settings_of
+from persia_cli.engines.hosts.placement import Placement, first_of, placement_of
 from persia_cli.engines.hosts.ssh import ssh_command
+from persia_cli.engines.hosts.submitted import SubmittedJob, submit
+from persia_cli.engines.job import timed
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.resources import rows_of_server
+from persia_cli.engines.role_words import role_words
 from persia_cli.errors import ConfigError, PersiaError
-from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.pinning import require_processors
 
 MOST_AT_ONCE = 16
 
 
-@contextmanager
-def machines(plan: JobPlan) -> Iterator["HostMachines"]:
-    """Yield the machines of one start of a job."""
-    yield HostMachines(plan.run, leaves_out_lost=plan.job.rollback is not None)
+class HostsEngine(DistributedEngine):
+    """An engine whose replicas are at the other end of ssh commands; driver and record are on the first host."""
+
+    record_is_here = False
+
+    def machines(self, plan: JobPlan) -> AbstractContextManager["HostMachines"]:
+        """Enter the machines of one start of a job."""
+        return nullcontext(HostMachines(plan.run, leaves_out_lost=plan.job.rollback is not None))
+
+    def rendered(self, run: Run, run_dir: Path | None) -> str:
+        """Return the commands that are started on the machines."""
+        return commands(run, run_dir.absolute().name if run_dir else timed(Path(), f"{run.name}-").name)
+
+    def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
+        """Start the driver on the first host."""
+        submit(run, run_dir, overrides)
+        return f"the driver on {first_of(run).ssh} runs the job"
+
+    def job_elsewhere(self, run_dir: Path, flags: Sequence[str]) -> SubmittedJob:
+        """Return a job whose driver and record are on the first host."""
+        return SubmittedJob(run_dir, flags)
 
 
 class HostMachines:
@@ -33,7 +56,7 @@ class HostMachines:
     def __init__(self, run: Run, leaves_out_lost: bool) -> None:
         """With `leaves_out_lost`, replicas of machines that ssh does not reach run on the other ones."""
         self._run, self._leaves_out_lost = run, leaves_out_lost
-        self._hosts = settings_of(run)
+        self._hosts = settings_of(run, HostsCluster)
         self._first = first_of(run)
         self._placement = placement_of(run)
         self.address = address_of(self._first, os.environ.get("SSH_CONNECTION", ""), self._is_alone)
@@ -111,3 +134,23 @@ def address_of(first: SshHost, connection: str, is_alone: bool) -> str:
 
 def _give(host: SshHost) -> str:
     return f"give the one that the other machines reach: cluster.hosts=[{{ssh: {host.ssh}, address: IP}}, …]"
+
+
+def commands(run: Run, job: str) -> str:
+    """Return the commands; what only machines know is in capitals.
+
+    The driver gets the job's keys and the configuration through its standard input, and the others get the keys.
+    """
+    hosts, first = settings_of(run, HostsCluster), first_of(run)
+    lines = [f"# the driver and coordinator-0 on {first.ssh}"]
+    lines += [shlex.join(ssh_command(hosts, first, ["drive", "--background", "--run-dir", job]))]
+    for replica, host in placement_of(run).items():
+        if replica.role == COORDINATOR:
+            continue
+        advertise = f"tcp://{host.address}:*" if host.address else ""
+        cpus = run.cluster.processors_of(replica.role, replica.index)
+        coordinator = f"tcp://{first.address or 'ADDRESS'}:PORT"
+        words = role_words(replica.role, replica.index, coordinator, advertise=advertise, cpus=cpus)
+        command = ["persia", *words] if host == first else ssh_command(hosts, host, words)
+        lines += [f"# {replica.name} on {host.ssh}, started by the driver", shlex.join(command)]
+    return "\n".join(lines)

@@ -1,42 +1,73 @@
-"""The Ray cluster: the connection to it, resources for a job in it, and an actor for each replica there."""
+"""The engine of `cluster=ray`: the connection to a Ray cluster, resources for a job in it, and its actors."""
 
 import logging
+import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from persia_cli.config.schema import RayCluster, Run
+from persia_cli.engines.configuration import configuration, keys_of_job
+from persia_cli.engines.distributed import DistributedEngine
+from persia_cli.engines.driver_process import start_driver
+from persia_cli.engines.engine import settings_of
+from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.ray.place import Actor, ActorPlace
-from persia_cli.engines.ray.request import STRATEGY, RayRequest, options_of, request_of, settings_of, why_no_room
+from persia_cli.engines.ray.request import STRATEGY, RayRequest, options_of, rendered, request_of, why_no_room
 from persia_cli.errors import ConfigError, RoleError, UserError, one_line
 from persia_cli.plan.job import JobPlan, Replica
 
 SLICE_S = 1
 """Seconds for which Ray is waited for at once; signals are handled in between."""
+SUBMITTED_BY_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Environment variable of a command that was given to `ray job submit`: it is in the cluster, with no terminal."""
 CLIENT = "ray://"
 REACHED_S = 10.0
 MOST_SAID = 300
 """Characters of Ray's message about a failure."""
 
 
-def require_ray() -> None:
-    """Raise ConfigError if Ray is not installed."""
-    if find_spec("ray") is None:
-        raise ConfigError("cluster=ray needs Ray, which is not installed: pip install 'persia-cli[ray]'")
+class RayEngine(DistributedEngine):
+    """An engine whose replicas are children of Ray's actors; its driver is on the command's machine."""
+
+    extra = "ray"
+    driver_is_here = True
+
+    def machines(self, plan: JobPlan) -> AbstractContextManager["RayMachines"]:
+        """Enter the machines of one start of a job; raises UserError if no Ray cluster lets this process in."""
+        self.require_reachable(plan.run)
+        return machines(plan.run)
+
+    def is_inside(self, is_point: bool) -> bool:
+        """Return whether Ray has started this command, or a sweep, which ends its points itself."""
+        return is_point or SUBMITTED_BY_RAY in os.environ
+
+    def rendered(self, run: Run, run_dir: Path | None) -> str:
+        """Return what Ray is asked for."""
+        return rendered(run)
+
+    def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
+        """Start the driver as a process of this machine."""
+        self.require_reachable(run)
+        start_driver(run_dir, overrides, text_of(keys_of_job(), configuration(run)))
+        return "another process runs the job"
+
+    def require_reachable(self, run: Run) -> None:
+        """Raise ConfigError unless Ray is installed, and listens where `cluster.address` says; Ray would try long."""
+        self.require_installed()
+        if address := settings_of(run, RayCluster).address:
+            require_reachable(address)
 
 
 @contextmanager
-def machines(plan: JobPlan) -> Iterator["RayMachines"]:
+def machines(run: Run) -> Iterator["RayMachines"]:
     """Yield the machines of one start of a job; raises UserError if no Ray cluster lets this process in."""
-    run = plan.run
-    require_reachable(run)
-    settings = settings_of(run)
+    settings = settings_of(run, RayCluster)
     import ray
     from ray.exceptions import RayError
 
@@ -60,14 +91,8 @@ def machines(plan: JobPlan) -> Iterator["RayMachines"]:
         ray.shutdown()
 
 
-def require_reachable(run: Run) -> None:
-    """Raise ConfigError unless Ray is installed, and something listens at the address of the run's cluster, if it names
-    one; Ray itself would try for minutes.
-    """
-    require_ray()
-    address = settings_of(run).address
-    if not address:
-        return
+def require_reachable(address: str) -> None:
+    """Raise ConfigError unless something listens at the address of a cluster."""
     if address.startswith(CLIENT):
         raise ConfigError(
             f"cluster.address={address}: roles have to reach this process, and a Ray Client is outside of the "

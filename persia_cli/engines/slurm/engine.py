@@ -1,15 +1,17 @@
-"""A job in Slurm's queue: given to it, ended there, and given to it again by its own script."""
+"""The engine of `cluster=slurm`: a job in Slurm's queue, ended there, and given to it again by its own script."""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from persia_cli.config.schema import Run
 from persia_cli.disk import writing
+from persia_cli.engines.distributed import DistributedEngine
 from persia_cli.engines.driver_process import LOG, note_of, note_queued
 from persia_cli.engines.resumed import DRIVER, newest_of
+from persia_cli.engines.slurm.allocation import allocation_of
 from persia_cli.engines.slurm.programs import (
     PENDING,
     RUNNING,
@@ -23,12 +25,13 @@ from persia_cli.engines.slurm.programs import (
     submit,
 )
 from persia_cli.engines.slurm.script import script
-from persia_cli.engines.slurm.steps import LostMachinesError
+from persia_cli.engines.slurm.steps import LostMachinesError, SlurmMachines
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.store.checkpoints.manifest import checkpoints_of, step_of
 
+SLURM = "slurm"
 IN_SCRIPT, RESTARTS = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
 TIME_IS_OVER = "SIGUSR1"
 """The signal that Slurm sends before the end of the job's time."""
@@ -36,6 +39,43 @@ STATE_S = 3.0
 """Seconds between two questions to Slurm, which many jobs ask."""
 LOST_S = 300.0
 """Seconds for which Slurm may not answer before a command gives up; the job goes on."""
+
+
+class SlurmEngine(DistributedEngine):
+    """An engine whose replicas are steps of a job of Slurm, and whose driver is the job's script."""
+
+    ends_with_command = False
+
+    def machines(self, plan: JobPlan) -> AbstractContextManager[SlurmMachines]:
+        """Enter the machines of the allocation that this process is in."""
+        return nullcontext(SlurmMachines(plan.run, allocation_of(os.environ)))
+
+    def is_inside(self, is_point: bool) -> bool:
+        """Return whether this command is in an allocation."""
+        return bool(os.environ.get(IN_SCRIPT))
+
+    def rendered(self, run: Run, run_dir: Path | None) -> str:
+        """Return the script for sbatch."""
+        return script(run, run_dir or Path("runs", run.name))
+
+    def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
+        """Queue the job, whose script begins or goes on by itself."""
+        return f"job {queue(run, run_dir)} of Slurm"
+
+    def own_job(self, run_dir: Path) -> str:
+        """Return the number of the job whose script this process is; raises UserError if another job has the run."""
+        if not (job := os.environ.get(IN_SCRIPT, "")):
+            raise UserError(f"--scheduler slurm is for the script of a job of Slurm: {IN_SCRIPT} is not set")
+        require_no_other(run_dir, job)
+        return job
+
+    def scheduled_driver(self, job: str) -> "QueuedDriver":
+        """Return the driver that is a job's script."""
+        return QueuedDriver(job)
+
+    def scheduled_again(self, plan: JobPlan, report: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Queue the job again if its time is over in the block, or machines are lost."""
+        return queued_again(plan, os.environ, report) if self.is_inside(is_point=False) else nullcontext()
 
 
 def queue(run: Run, run_dir: Path) -> str:
@@ -58,15 +98,15 @@ def queue(run: Run, run_dir: Path) -> str:
             for each in made:
                 each.rmdir()
         raise
-    note_queued(run_dir, job)
+    note_queued(run_dir, SLURM, job)
     return job
 
 
 def require_no_other(run_dir: Path, own: str = "") -> None:
     """Raise UserError if Slurm has a job of a run that is not over, and is not the `own` one."""
     before = note_of(run_dir)
-    if before and before.slurm not in ("", own) and not state_of(before.slurm).is_over:
-        raise UserError(f"Slurm has the job of {run_dir} already, as {before.slurm}; persia attach {run_dir} shows it")
+    if before and before.scheduler == SLURM and before.job != own and not state_of(before.job).is_over:
+        raise UserError(f"Slurm has the job of {run_dir} already, as {before.job}; persia attach {run_dir} shows it")
 
 
 class QueuedDriver:
