@@ -56,8 +56,8 @@ def _drive(run_dir: Path, words: list[str]) -> None:
     from persia_cli.commands.resume import plan_training, split_word
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.record import parsed
+    from persia_cli.engines.driver_input import take
     from persia_cli.engines.engine import engine_of
-    from persia_cli.engines.handed_over import take
     from persia_cli.engines.key_files import KEY_FILE
     from persia_cli.engines.readiness import require_network, with_dense_fit
     from persia_cli.engines.rollback import launch_with_rollback

@@ -17,13 +17,11 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.record import read_run
 from persia_cli.data.read.facts import DatasetFacts
-from persia_cli.engines.driver_process import KILLED, LOG, NOTE, is_submitted, note_of
-from persia_cli.engines.drivers import INTERRUPTED, code_of, driver_of
+from persia_cli.engines.driver_process import INTERRUPTED, KILLED, LOG, NOTE, code_of, driver_of, is_submitted, note_of
 from persia_cli.engines.engine import FollowedJob, JobDriver, engine_of
-from persia_cli.engines.job import ERROR_LINE, JOB, recorded_failure, result_of
+from persia_cli.engines.job import ERROR_LINE, JOB, read_job, recorded_failure, result_of
 from persia_cli.engines.output import has_no_reader
 from persia_cli.engines.resumed import DRIVER
-from persia_cli.engines.role import read_job
 from persia_cli.engines.signals import ENDING_SIGNALS, handling
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError, one_line
 from persia_cli.observe.history import CONFIG

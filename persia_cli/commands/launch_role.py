@@ -103,7 +103,7 @@ def launch_role(
 
     if cpus is not None:
         pin(cpus)  # before other threads are there, and before libraries count the processors
-    from persia_cli.engines.handed_over import STDIN, take, take_first
+    from persia_cli.engines.driver_input import STDIN, take, take_first
     from persia_cli.engines.processes import die_with
     from persia_cli.engines.role import JOIN_S, run_process
     from persia_cli.engines.role_options import RoleOptions, index_of

@@ -7,6 +7,6 @@ EXAMPLES = examples("persia on-host  # what ssh runs first on each machine of pe
 
 def on_host() -> None:
     """Print the version of Persia, the memory and the processors of this machine."""
-    from persia_cli.engines.hosts.facts import facts_in_json
+    from persia_cli.engines.hosts.ssh import facts_in_json
 
     print(facts_in_json())

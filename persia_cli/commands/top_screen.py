@@ -20,8 +20,8 @@ from persia_cli.commands.progress import live_parts, notice_of, quality_text
 from persia_cli.commands.screen import clock, size
 from persia_cli.config.record import JOB
 from persia_cli.engines.driver_process import is_submitted
+from persia_cli.engines.job import read_job
 from persia_cli.engines.processes import python_module
-from persia_cli.engines.role import read_job
 from persia_cli.errors import PersiaError
 from persia_cli.observe.bottleneck import bottleneck
 from persia_cli.observe.history import RunHistory, read_history

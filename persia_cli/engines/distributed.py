@@ -10,10 +10,9 @@ from typing import Protocol
 
 from persia_cli.control.membership import RunningClock
 from persia_cli.engines.child import LOST, TAIL_LINES
-from persia_cli.engines.configuration import keys_of_job
 from persia_cli.engines.driver import drive
+from persia_cli.engines.driver_input import file_in_memory, keys_of_job, text_of
 from persia_cli.engines.engine import Engine
-from persia_cli.engines.handed_over import file_in_memory, text_of
 from persia_cli.engines.job import (
     ERROR_LINE,
     ROLES,
@@ -25,8 +24,7 @@ from persia_cli.engines.job import (
     replicas_named,
     was_cut_off,
 )
-from persia_cli.engines.role_options import RoleOptions
-from persia_cli.engines.role_words import role_words
+from persia_cli.engines.role_options import RoleOptions, role_words
 from persia_cli.engines.supervisor import WELL, Supervised
 from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica

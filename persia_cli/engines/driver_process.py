@@ -1,6 +1,7 @@
-"""The driver of a run: the process that runs a job on several machines, apart from the command that shows it.
+"""The process that drives a job, and how other commands find it: by its note in the run directory.
 
-It is next to the coordinator. A folder of the run directory has its process, its log and, in the end, its exit code.
+It is the command itself, or with other machines a separate process next to the coordinator, perhaps the script of a
+scheduler's job. A folder of the run directory then has its process, its log and, in the end, its exit code.
 """
 
 import json
@@ -12,15 +13,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from persia_cli.disk import is_held, write_whole, writing
-from persia_cli.engines.processes import python_module
+from persia_cli.engines.engine import JobDriver, engine_named
+from persia_cli.engines.job import JOB, read_job
+from persia_cli.engines.processes import RunningProcess, handles, process_of, python_module
 from persia_cli.engines.resumed import DRIVER
-from persia_cli.engines.running import RunningProcess, process_of
 from persia_cli.engines.signals import ENDING_SIGNALS
-from persia_cli.errors import UserError, exit_code_of
+from persia_cli.errors import PreemptedError, UserError, exit_code_of
+from persia_cli.observe.history import ENDS
+from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.store.memory_file import new_file
 
 LOG, NOTE, END = "driver.log", "driver.json", "driver.end"
@@ -29,6 +34,8 @@ ELSEWHERE = "hosts.json"
 KILLED = 128 + signal.SIGKILL
 """Exit code of a driver that could not leave one."""
 GOES_ON = "the run in {0} still goes on; persia attach {0} shows it, persia stop {0} ends it"
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in shells."""
 
 
 @dataclass(frozen=True)
@@ -173,3 +180,114 @@ def exit_code(run_dir: Path) -> int:
         return int((run_dir / DRIVER / END).read_text(encoding="ascii"))
     except (OSError, ValueError):
         return KILLED
+
+
+def driver_of(run_dir: Path) -> JobDriver:
+    """Return the driver of a run, perhaps one that has ended.
+
+    Raises UserError if it is on another machine, or if there is no job.
+    """
+    if (note := note_of(run_dir)) is None:
+        return LaunchedDriver(run_dir)
+    if note.job:
+        return engine_named(note.scheduler).scheduled_driver(note.job)
+    _require_here(run_dir, note.host)
+    return ProcessDriver(note.process, run_dir)
+
+
+def code_of(run_dir: Path) -> int:
+    """Return the exit code of the driver of a run that has ended."""
+    if note_of(run_dir) is not None:
+        return exit_code(run_dir)
+    end = _end_of(run_dir)
+    if end.get("phase") == "stopped":
+        return PreemptedError.exit_code if end.get("signal") else INTERRUPTED
+    return 0 if end.get("phase") == "done" else 1
+
+
+class ProcessDriver:
+    """A driver that is a process of this machine."""
+
+    waits_for = ""
+
+    def __init__(self, process: RunningProcess, run_dir: Path) -> None:
+        self._process, self._run_dir = process, run_dir
+
+    @property
+    def running(self) -> bool:
+        """True until it has ended."""
+        return self._process.lives
+
+    def stop(self, at_once: bool) -> None:
+        """Have it save the model and end the job, or end it `at_once`; raises UserError if another user has it."""
+        if at_once and not handles(self._process.pid, signal.SIGINT):  # a script has started it by `&`
+            self.kill()
+            return
+        self._send(signal.SIGINT if at_once else signal.SIGTERM)
+        self._send(signal.SIGCONT)  # Ctrl-Z may have suspended it
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        try:
+            self._process.send(number)
+        except PermissionError:
+            whose = f"process {self._process.pid}, which drives {self._run_dir}, belongs to another user"
+            raise UserError(f"{whose}; stop it as that user") from None
+
+
+class LaunchedDriver:
+    """The parent of a coordinator that a command, a scheduler, a container or a user has started here.
+
+    A later process with the number of one that was killed is another one: a coordinator holds the journal.
+    """
+
+    waits_for = ""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Raises UserError if the run was started on another machine."""
+        self._run_dir = run_dir
+        began = _coordinators_in(run_dir)
+        if began and not _end_of(run_dir):
+            _require_here(run_dir, str(began[-1]["host"]))
+
+    @property
+    def running(self) -> bool:
+        """True until it has ended; a container that ends takes this process with it, so the recorded end counts."""
+        return _end_of(self._run_dir).get("phase") not in ("done", "stopped") and bool(self._processes())
+
+    def stop(self, at_once: bool) -> None:
+        """Have it save the model and end the job, or end it `at_once`."""
+        for process in self._processes()[:1]:
+            ProcessDriver(process, self._run_dir).stop(at_once)
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+        for process in self._processes()[:1]:
+            ProcessDriver(process, self._run_dir).kill()
+
+    def _processes(self) -> list[RunningProcess]:
+        """Return which processes run of the parent and the coordinator; another program handles no such signals."""
+        job = read_job(self._run_dir / JOB)
+        found = [RunningProcess(job.driver, job.driver_began)]
+        began = _coordinators_in(self._run_dir)
+        coordinator = process_of(int(began[-1]["pid"])) if began and is_being_written(self._run_dir / EVENTS) else None
+        found += [coordinator] if coordinator else []
+        return [process for process in found if process.lives and handles(process.pid, signal.SIGTERM)]
+
+
+def _coordinators_in(run_dir: Path) -> Sequence[dict[str, Any]]:
+    """Return the events with the machine and process of each coordinator."""
+    return [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began"]
+
+
+def _end_of(run_dir: Path) -> dict[str, Any]:
+    """Return the event that ended the last start of a job; empty if it goes on."""
+    return next((event for event in reversed(read_journal(run_dir / EVENTS)) if event.get("phase") in ENDS), {})
+
+
+def _require_here(run_dir: Path, host: str) -> None:
+    if host != socket.gethostname():
+        raise UserError(f"the run in {run_dir} was started on {host}; give this command there")

@@ -22,7 +22,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_lin
 from persia_cli.observe.kept_samples import encoded_samples
 from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
-from persia_cli.plan.job import JobPlan
+from persia_cli.plan.job import Job, JobPlan
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.claim import WRITER, claim
@@ -168,6 +168,16 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         (run_dir / ROLES).rmdir()
         raise
     return plan
+
+
+def read_job(path: Path) -> Job:
+    """Read the job that a driver has written; raises UserError if the file is missing or damaged."""
+    try:
+        return Job.from_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} does not contain a run that is ready to start: {path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}; start a new run") from error
 
 
 def anchored(run: Run) -> Run:

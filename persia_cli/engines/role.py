@@ -9,21 +9,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 
 from persia_cli.config.record import read_run
 from persia_cli.control.membership import RunningClock
 from persia_cli.disk import write_whole
-from persia_cli.engines.job import COORDINATOR_ADDRESS, JOB, LISTENING, SECRET_FILE, SIGNALLED, SWITCH_INTERVAL_S
+from persia_cli.engines.job import (
+    COORDINATOR_ADDRESS,
+    JOB,
+    LISTENING,
+    SECRET_FILE,
+    SIGNALLED,
+    SWITCH_INTERVAL_S,
+    read_job,
+)
 from persia_cli.engines.key_files import context_of
 from persia_cli.engines.role_options import RoleOptions
 from persia_cli.engines.signals import ENDING_SIGNALS
-from persia_cli.errors import PreemptedError, RoleError, UserError
+from persia_cli.errors import PreemptedError, RoleError
 from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
-from persia_cli.plan.job import Job
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, remove_token, write_token
@@ -136,16 +142,6 @@ def run_process(options: RoleOptions) -> None:
         sys.exit(PreemptedError.exit_code)
     if signals.is_stopped:
         sys.exit(SIGNALLED + signal.SIGINT)
-
-
-def read_job(path: Path) -> Job:
-    """Read the job that a driver has written; raises UserError if the file is missing or damaged."""
-    try:
-        return Job.from_json(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} does not contain a run that is ready to start: {path} is missing") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}; start a new run") from error
 
 
 def open_many_files() -> None:

@@ -1,10 +1,11 @@
-"""The options of `persia launch-role`, and their check."""
+"""The options of `persia launch-role`, their check, and the arguments by which an engine starts a replica."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.config.schema import Cluster
+from persia_cli.engines.driver_input import STDIN
 from persia_cli.engines.key_files import context_of, key_file_of, key_file_of_coordinator
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES
@@ -124,3 +125,17 @@ class RoleOptions(RoleStart):
     def listens_at(self) -> str:
         """Address at which a coordinator listens."""
         return self.bind or self.coordinator
+
+
+def role_words(
+    role: str, index: int | str, coordinator: str, key_file: str = STDIN, advertise: str = "", cpus: str = ""
+) -> list[str]:
+    """Return the arguments, without those that find Persia itself; an engine may have its machines fill in variables.
+
+    Others reach the replica at `advertise`, by default at the address of the route to the coordinator. Without a
+    `key_file` it gets the keys by its standard input, and ends with that.
+    """
+    words = ["launch-role", role, "--index", str(index), "--coordinator", coordinator, "--key-file", key_file]
+    words += ["--advertise", advertise] if advertise else []
+    words += ["--cpus", cpus] if cpus else []
+    return [*words, "--attached" if key_file == STDIN else "--supervise"]

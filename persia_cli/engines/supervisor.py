@@ -13,7 +13,7 @@ from pathlib import Path
 
 from persia_cli.control.restarts import TRUSTED, WITH_MEMORY, ended_how, may_be_replaced
 from persia_cli.disk import writing
-from persia_cli.engines.handed_over import descriptors
+from persia_cli.engines.driver_input import descriptors
 from persia_cli.engines.job import SIGNALLED
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.role import log_to_stderr

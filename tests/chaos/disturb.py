@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.running import PROC, RunningProcess
+from persia_cli.engines.processes import PROC, RunningProcess
 from persia_cli.engines.save_request import SaveRequest
 from tests.conftest import poll_for
 from tests.support.launched import Launched

@@ -12,14 +12,13 @@ from persia_cli.config.schema import HostsCluster, Run, SshHost
 from persia_cli.engines.child import Child
 from persia_cli.engines.distributed import DistributedEngine
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host
 from persia_cli.engines.hosts.placement import Placement, first_of, placement_of
-from persia_cli.engines.hosts.ssh import ssh_command
+from persia_cli.engines.hosts.ssh import HostFacts, ask, facts_of_host, ssh_command
 from persia_cli.engines.hosts.submitted import SubmittedJob, submit
 from persia_cli.engines.job import timed
+from persia_cli.engines.placement import rows_of_server
 from persia_cli.engines.processes import python_module
-from persia_cli.engines.resources import rows_of_server
-from persia_cli.engines.role_words import role_words
+from persia_cli.engines.role_options import role_words
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.pinning import require_processors

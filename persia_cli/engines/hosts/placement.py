@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from persia_cli.config.schema import HostsCluster, Run, SshHost
-from persia_cli.engines.beside import SERVER, beside
 from persia_cli.engines.engine import settings_of
+from persia_cli.engines.placement import SERVER, beside
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES, Replica, all_replicas
 

@@ -18,10 +18,9 @@ from persia_cli.config.record import read_run, write_run
 from persia_cli.config.schema import HostsCluster, Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.child import LOST, last_words
-from persia_cli.engines.configuration import configuration, keys_of_job
+from persia_cli.engines.driver_input import configuration, keys_of_job, text_of
 from persia_cli.engines.driver_process import ELSEWHERE, is_submitted
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.hosts.placement import first_of
 from persia_cli.engines.hosts.ssh import failure, in_folder, run_on, ssh_command, ssh_words
 from persia_cli.engines.job import COORDINATOR_ADDRESS, SECRET_FILE, anchored

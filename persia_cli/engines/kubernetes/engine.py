@@ -1,19 +1,31 @@
 """The engine of `cluster=kubernetes`, which renders manifests for kubectl and drives no job itself."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from persia_cli.config.schema import KubernetesCluster, Run
-from persia_cli.engines.configuration import configuration
+from persia_cli.engines.driver_input import configuration
 from persia_cli.engines.engine import Engine, settings_of
 from persia_cli.engines.job import JobResult
-from persia_cli.engines.kubernetes.jobset import jobset
-from persia_cli.engines.kubernetes.names import attach_line, check_name, logs_line, stop_line
+from persia_cli.engines.kubernetes.names import attach_line, check_name, host_name, logs_line, stop_line
 from persia_cli.engines.kubernetes.paths import check_paths
-from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
-from persia_cli.engines.kubernetes.pod import CONFIG_FILE, KEY, Manifest, PodJob, RolePods
-from persia_cli.engines.resources import resources_of
-from persia_cli.errors import ConfigError, UserError
+from persia_cli.engines.kubernetes.pod import (
+    CONFIG_FILE,
+    CONFIG_FOLDER,
+    KEY,
+    KEY_FOLDER,
+    RUNS,
+    Manifest,
+    PodJob,
+    RolePods,
+    pod,
+)
+from persia_cli.engines.placement import resources_of
+from persia_cli.engines.role_options import AUTO, role_words
+from persia_cli.errors import ConfigError, PreemptedError, UserError
 from persia_cli.plan.job import COORDINATOR, JobPlan, expected_replicas
 from persia_cli.version import __version__
 
@@ -32,6 +44,15 @@ FORGETS = """\
 # The record of the run goes with the coordinator's pod, and a job that ends early does not go on; to keep it, set
 # cluster.run_claim.
 """
+API = "jobset.x-k8s.io/v1alpha2"
+PORT = 7070
+"""Port of the coordinator, whose pod has its own address; the others listen at any port of theirs."""
+NO_LIMIT = 2**31 - 1
+"""Restarts of the containers of a role: the coordinator decides when deaths are too many, and its end is the job's."""
+NO_PLAIN_TEXT = re.compile(r"[-+.]*[0-9._]|[yYnN]$")
+"""Beginnings of texts that some reader may take for a number, a time or a truth value, besides those PyYAML knows."""
+OTHER_BREAKS = re.compile("[\x85\u2028\u2029]")
+"""Characters that end a line to some readers, and to others do not."""
 
 
 class KubernetesEngine(Engine):
@@ -106,3 +127,93 @@ def network_policy(metadata: Manifest, labels: Mapping[str, str]) -> Manifest:
         "metadata": metadata,
         "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
     }
+
+
+def jobset(job: PodJob, roles: Sequence[RolePods]) -> Manifest:
+    """Return the JobSet of a job, whose end is that of its coordinator."""
+    settings, metadata = job.settings, job.metadata(job.name)
+    metadata["labels"] = {**settings.labels, **job.labels}
+    # The end of the coordinator's Job by its rules is a user's mistake, which would come again.
+    never_again = {"name": "usersMistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    failure = {
+        "maxRestarts": job.max_restarts if settings.run_claim else 0,
+        "restartStrategy": "BlockingRecreate",  # old pods are gone before new ones begin: no two jobs
+        "rules": [{**never_again, "targetReplicatedJobs": [COORDINATOR]}],
+    }
+    return {
+        "apiVersion": API,
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            # Roles have to find the coordinator before it is ready, which it is once they have come.
+            "network": {"enableDNSHostnames": True, "subdomain": job.name, "publishNotReadyAddresses": True},
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [COORDINATOR]},
+            "failurePolicy": failure,
+            "replicatedJobs": [_replicated_job(job, pods) for pods in roles],
+        },
+    }
+
+
+def _replicated_job(job: PodJob, pods: RolePods) -> Manifest:
+    spec: Manifest = {"parallelism": pods.count, "completions": pods.count, "completionMode": "Indexed"}
+    if pods.role == COORDINATOR:
+        spec["backoffLimit"] = 0  # its failure is the job's, which JobSet begins again with all roles
+        spec["podFailurePolicy"] = {"rules": _ends_of_coordinator(goes_on=job.settings.run_claim is not None)}
+    else:
+        spec["backoffLimit"] = NO_LIMIT
+    spec["template"] = pod(job, pods, _words(job, pods.role))
+    return {"name": pods.role, "replicas": 1, "template": {"spec": spec}}
+
+
+def _words(job: PodJob, role: str) -> list[str]:
+    """Return the arguments of `persia` for all replicas of a role; Kubernetes puts in what is in `$(…)`."""
+    keys = f"{KEY_FOLDER}/{KEY}"
+    if role == COORDINATOR:
+        run = ["--run-dir", f"{RUNS}/{job.name}", f"conf={CONFIG_FOLDER}/{CONFIG_FILE}", "resume=auto"]
+        return [*role_words(role, AUTO, f"tcp://$(POD_IP):{PORT}", keys), *run]
+    coordinator = f"tcp://{host_name(job.name, COORDINATOR, 0)}.{job.name}:{PORT}"
+    return role_words(role, AUTO, coordinator, keys, advertise="tcp://$(POD_IP):*")
+
+
+def _ends_of_coordinator(goes_on: bool) -> list[Manifest]:
+    """Return which ends of the coordinator end everything, and which count as none; `goes_on` if its record is kept."""
+
+    def ended_with(code: int, action: str) -> Manifest:
+        return {"action": action, "onExitCodes": {"containerName": COORDINATOR, "operator": "In", "values": [code]}}
+
+    never_again = ended_with(UserError.exit_code, "FailJob")
+    if not goes_on:
+        return [never_again]
+    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    return [never_again, ended_with(PreemptedError.exit_code, "Ignore"), disrupted]
+
+
+def plain_yaml(manifests: Sequence[Manifest]) -> str:
+    """Return manifests as the documents of a file for kubectl: equal values written again, long texts unchanged.
+
+    Kubectl reads by rules of YAML that are not PyYAML's: to it `1e3`, `0o17` and `12e4567` are numbers, and `y` is
+    true. So such texts have quotes.
+    """
+    return yaml.dump_all(manifests, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal values again instead of referring to the first."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    if OTHER_BREAKS.search(text):
+        return '"'
+    if "\n" in text:
+        return "|"
+    return '"' if NO_PLAIN_TEXT.match(text) else None
+
+
+_Plain.add_representer(str, _text)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persia_cli.config.schema import KubernetesCluster
-from persia_cli.engines.beside import RANK, SERVER
-from persia_cli.engines.resources import Resources
+from persia_cli.engines.placement import RANK, SERVER, Resources
 from persia_cli.plan.job import COORDINATOR
 
 Manifest = dict[str, Any]

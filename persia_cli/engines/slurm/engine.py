@@ -11,7 +11,6 @@ from persia_cli.disk import writing
 from persia_cli.engines.distributed import DistributedEngine
 from persia_cli.engines.driver_process import LOG, note_of, note_queued
 from persia_cli.engines.resumed import DRIVER, newest_of
-from persia_cli.engines.slurm.allocation import allocation_of
 from persia_cli.engines.slurm.programs import (
     PENDING,
     RUNNING,
@@ -25,7 +24,7 @@ from persia_cli.engines.slurm.programs import (
     submit,
 )
 from persia_cli.engines.slurm.script import script
-from persia_cli.engines.slurm.steps import LostMachinesError, SlurmMachines
+from persia_cli.engines.slurm.steps import LostMachinesError, SlurmMachines, allocation_of
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.credentials import VARIABLE

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from persia_cli.config.schema import Run, SlurmCluster
-from persia_cli.engines.beside import RANK, beside
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.resources import Resources, resources_of
+from persia_cli.engines.placement import RANK, Resources, beside, resources_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from persia_cli.config.schema import Run, SlurmCluster
-from persia_cli.engines.configuration import configuration
+from persia_cli.engines.driver_input import NOTHING, configuration
 from persia_cli.engines.driver_process import LOG
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.handed_over import NOTHING
 from persia_cli.engines.resumed import DRIVER
-from persia_cli.engines.role_words import role_words
+from persia_cli.engines.role_options import role_words
 from persia_cli.engines.slurm.machines import (
     MachineKind,
     has_gpu_machines,

@@ -16,7 +16,7 @@ import typer
 from persia_cli.commands.follow import stop
 from persia_cli.config.record import write_run
 from persia_cli.engines.job import record_end
-from persia_cli.engines.running import RunningProcess, process_of
+from persia_cli.engines.processes import RunningProcess, process_of
 from persia_cli.errors import PreemptedError, UserError
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from persia_cli.engines.child import LOST, Child, last_words
-from persia_cli.engines.handed_over import text_of
+from persia_cli.engines.driver_input import text_of
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.slurm.steps import is_lost_by_srun
 from persia_cli.wire.secret import new_keys

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from persia_cli.engines import driver_process
-from persia_cli.engines.driver_process import KILLED, driving, exit_code, note_of, start_driver
-from persia_cli.engines.drivers import ProcessDriver, driver_of
+from persia_cli.engines.driver_process import (
+    KILLED,
+    ProcessDriver,
+    driver_of,
+    driving,
+    exit_code,
+    note_of,
+    start_driver,
+)
 from persia_cli.engines.job import record_end, recorded_end
 from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import PreemptedError, RoleError, UserError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.handed_over import descriptors, file_in_memory, take, take_first, text_of
+from persia_cli.engines.driver_input import descriptors, file_in_memory, take, take_first, text_of
 from persia_cli.errors import ConfigError
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.wire.secret import new_keys, read_keys

@@ -6,10 +6,9 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
-from persia_cli.engines.configuration import configuration
-from persia_cli.engines.resources import GIB, Resources, resources_of
-from persia_cli.engines.role_options import index_of
-from persia_cli.engines.role_words import role_words
+from persia_cli.engines.driver_input import configuration
+from persia_cli.engines.placement import GIB, Resources, resources_of
+from persia_cli.engines.role_options import index_of, role_words
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES
 

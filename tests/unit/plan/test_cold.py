@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.config.schema import Run
-from persia_cli.engines.resources import rows_of_server
+from persia_cli.engines.placement import rows_of_server
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.plan.capacity import require_disks
 from persia_cli.plan.embedding import embedding_layout, require_limits

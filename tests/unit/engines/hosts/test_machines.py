@@ -13,10 +13,10 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.overrides import quoted
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.data.read.facts import inspect
-from persia_cli.engines.hosts import facts as facts_module
+from persia_cli.engines.hosts import ssh as facts_module
 from persia_cli.engines.hosts.engine import HostMachines, address_of, require_usable
-from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host
 from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.hosts.ssh import HostFacts, ask, facts_of_host
 from persia_cli.engines.local import Processes
 from persia_cli.errors import ConfigError, RoleError, UserError
 from persia_cli.plan.job import plan_job

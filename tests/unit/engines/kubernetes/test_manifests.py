@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import Run
-from persia_cli.engines.configuration import configuration
+from persia_cli.engines.driver_input import configuration
 from persia_cli.engines.kubernetes.engine import as_yaml, manifests
 from persia_cli.version import __version__
 from tests.support.cluster_schemas import NEWEST, mistakes, needs_crd

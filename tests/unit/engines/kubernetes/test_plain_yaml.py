@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
+from persia_cli.engines.kubernetes.engine import plain_yaml
 
 CORE = re.compile(
     r"null|Null|NULL|~||true|True|TRUE|false|False|FALSE"

@@ -10,9 +10,8 @@ from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.data.read.facts import inspect
-from persia_cli.engines.ray.engine import RayEngine
-from persia_cli.engines.ray.request import rendered, request_of, why_no_room
-from persia_cli.engines.resources import GIB, resources_of
+from persia_cli.engines.placement import GIB, resources_of
+from persia_cli.engines.ray.engine import RayEngine, rendered, request_of, why_no_room
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, all_replicas, plan_job
 

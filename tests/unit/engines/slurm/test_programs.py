@@ -8,10 +8,9 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.driver_process import driving, note_of
-from persia_cli.engines.slurm.allocation import Allocation, allocation_of
 from persia_cli.engines.slurm.engine import QueuedDriver, queue, queued_again, require_no_other
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
-from persia_cli.engines.slurm.steps import LostMachinesError
+from persia_cli.engines.slurm.steps import Allocation, LostMachinesError, allocation_of
 from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import plan_job
 from persia_cli.storage.credentials import VARIABLE

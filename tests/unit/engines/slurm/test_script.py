@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import RoleResources, Run
+from persia_cli.engines.driver_input import take
 from persia_cli.engines.driver_process import LOG
-from persia_cli.engines.handed_over import take
 from persia_cli.engines.job import anchored
-from persia_cli.engines.resources import resources_of
+from persia_cli.engines.placement import resources_of
 from persia_cli.engines.slurm.machines import MachinePlace, machines_of, mebibytes, places_of
 from persia_cli.engines.slurm.script import END, script
 from persia_cli.errors import ConfigError

@@ -1,10 +1,12 @@
-"""The needs of a replica of each role, by the plan of the job and `cluster.resources`."""
+"""The needs of a replica of each role, by the plan and `cluster.resources`, and the replica whose machine it shares."""
 
 import math
 from dataclasses import dataclass
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Run, SpreadReplicas
+from persia_cli.engines.engine import settings_of
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.store.cold.geometry import log_memory
 
 GIB = 2**30
@@ -20,6 +22,7 @@ MEMORY = {
 """Of a process with its libraries and batches in flight; servers need that of their rows too."""
 CHANGING = 0.05
 """Fraction of the memory of rows that a server needs for those that change while it saves."""
+SERVER, RANK = "embedding-server", "nn-worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +54,19 @@ def rows_of_server(run: Run) -> int:
     # Partitions are the unit of placement, so one server may have one more than another.
     partitions = math.ceil(embedding.num_partitions / servers)
     return math.ceil(whole * partitions / embedding.num_partitions * (1 + CHANGING))
+
+
+def beside(run: Run, replica: Replica) -> Replica:
+    """Return the embedding server or NN worker on whose machine a replica is to run; for these, itself.
+
+    The coordinator is on the machine of the first NN worker, and with `cluster.placement=packed` all are.
+    """
+    cluster = settings_of(run, SpreadReplicas)
+    placement = cluster.placement
+    if replica.role == COORDINATOR or placement == "packed":
+        return Replica(RANK, 0)
+    if replica.role == "embedding-worker" and placement == "beside_servers":
+        return Replica(SERVER, replica.index % cluster.embedding_servers)
+    if replica.role in ("embedding-worker", "data-loader"):
+        return Replica(RANK, replica.index % cluster.nn_workers)
+    return replica

@@ -1,7 +1,8 @@
-"""Keys and configuration, which a driver hands to another process through its standard input.
+"""The input of a driver, and of a replica that it starts: keys, credentials and the configuration.
 
-The first line has the job's keys, as a file of keys does. The second has the credentials of URIs, as the environment of
-a role on the driver's own machine; it may be empty. What follows is the configuration, for a coordinator.
+It comes by standard input. The first line has the job's keys, as a file of keys does. The second has the credentials of
+URIs, as the environment of a role on the driver's own machine; it may be empty. What follows is the configuration, for
+a coordinator.
 """
 
 import os
@@ -11,10 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from persia_cli.config.record import to_yaml
+from persia_cli.config.schema import Run
+from persia_cli.engines.job import anchored
+from persia_cli.engines.key_files import key_file_of
 from persia_cli.errors import ConfigError
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.store.memory_file import new_file
-from persia_cli.wire.secret import JobKeys
+from persia_cli.wire.secret import JobKeys, new_keys, read_keys
 
 STDIN = "-"
 """Stands for standard input where a file is expected."""
@@ -69,3 +74,17 @@ def descriptors(files: Sequence[Path | None]) -> tuple[int, ...]:
     """Return the descriptors that a child process has to inherit to open these files under the same paths."""
     found = (_DESCRIPTOR.fullmatch(str(file)) for file in files)
     return tuple(int(each[1]) for each in found if each)
+
+
+def configuration(run: Run) -> str:
+    """Return the configuration, with absolute paths, as the text of a file that `conf=PATH` reads.
+
+    Nothing in it is secret: keys are never in a run, and credentials of URIs have left it when it was read.
+    """
+    return to_yaml(anchored(run))
+
+
+def keys_of_job() -> JobKeys:
+    """Return the keys that the user names, or else new ones."""
+    given = key_file_of(None, None)
+    return new_keys() if given is None else read_keys(given)
