@@ -130,10 +130,10 @@ class RunFolder:
     @property
     def _has_driver(self) -> bool:
         """True if another process than the command drives the job, so that it would outlive the command."""
-        from persia_cli.engines.driver_process import NOTE
+        from persia_cli.engines.driver_process import RECORD
         from persia_cli.engines.resumed import DRIVER
 
-        return (self.folder / DRIVER / NOTE).is_file()
+        return (self.folder / DRIVER / RECORD).is_file()
 
     def resume(
         self,

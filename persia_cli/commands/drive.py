@@ -40,7 +40,7 @@ def drive(
     from persia_cli.engines.signals import ENDING_SIGNALS, end_on_signals
     from persia_cli.errors import PreemptedError
 
-    job = engine_named(scheduler).own_job(run_dir) if scheduler else ""
+    job = engine_named(scheduler).script_job(run_dir) if scheduler else ""
     with driving(run_dir, lock, scheduler, job), end_on_signals(lambda text: say(err(), text)):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
         try:
@@ -56,13 +56,13 @@ def _drive(run_dir: Path, words: list[str]) -> None:
     from persia_cli.commands.resume import plan_training, split_word
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.record import parsed
-    from persia_cli.engines.driver_input import take
+    from persia_cli.engines.driver_input import read_input
     from persia_cli.engines.engine import engine_of
     from persia_cli.engines.key_files import KEY_FILE
     from persia_cli.engines.readiness import require_network, with_dense_fit
     from persia_cli.engines.rollback import launch_with_rollback
 
-    handed = take(sys.stdin.buffer)
+    handed = read_input(sys.stdin.buffer)
     if handed.key_file is not None:
         os.environ[KEY_FILE] = str(handed.key_file)
     run = parsed(handed.config, "standard input")

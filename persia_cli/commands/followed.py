@@ -17,7 +17,16 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.record import read_run
 from persia_cli.data.read.facts import DatasetFacts
-from persia_cli.engines.driver_process import INTERRUPTED, KILLED, LOG, NOTE, code_of, driver_of, is_submitted, note_of
+from persia_cli.engines.driver_process import (
+    INTERRUPTED,
+    KILLED,
+    LOG,
+    RECORD,
+    code_of,
+    driver_of,
+    driver_record,
+    is_submitted,
+)
 from persia_cli.engines.engine import FollowedJob, JobDriver, engine_of
 from persia_cli.engines.job import ERROR_LINE, JOB, read_job, recorded_failure, result_of
 from persia_cli.engines.output import has_no_reader
@@ -41,7 +50,7 @@ def job_of(run_dir: Path) -> FollowedJob:
     if is_submitted(run_dir):
         flags = ["--log-format", "json"] if OUTPUT.as_json else []
         return engine_of(read_run(run_dir / CONFIG).cluster).job_elsewhere(run_dir, flags)
-    if not ((run_dir / DRIVER / NOTE).is_file() or ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file())):
+    if not ((run_dir / DRIVER / RECORD).is_file() or ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file())):
         from persia_cli.engines.kubernetes.names import attach_line, stop_line
 
         name = run_dir.absolute().name
@@ -61,7 +70,7 @@ class JobHere:
 
     def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:
         """Show the progress of each start, and what the driver prints, until it has ended."""
-        noted, log = _time_of(self._run_dir / DRIVER / NOTE), _Lines(self._run_dir / DRIVER / LOG)
+        noted, log = _time_of(self._run_dir / DRIVER / RECORD), _Lines(self._run_dir / DRIVER / LOG)
         shown, waiting, follow = 0, "", _nothing
         seen_s = time.monotonic()
         with ExitStack() as view:
@@ -205,7 +214,7 @@ def _show(job: FollowedJob, came: deque[int], stops: bool) -> None:
 
 def stops_with_command(run_dir: Path) -> bool:
     """Return whether Ctrl-C ends the job of a run directory together with the command that shows it."""
-    return is_submitted(run_dir) or ((note := note_of(run_dir)) is not None and not note.job)
+    return is_submitted(run_dir) or ((note := driver_record(run_dir)) is not None and not note.job)
 
 
 def refuse_foreign(run_dir: Path) -> None:

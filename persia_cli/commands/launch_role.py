@@ -103,7 +103,7 @@ def launch_role(
 
     if cpus is not None:
         pin(cpus)  # before other threads are there, and before libraries count the processors
-    from persia_cli.engines.driver_input import STDIN, take, take_first
+    from persia_cli.engines.driver_input import STDIN, read_first_lines, read_input
     from persia_cli.engines.processes import die_with
     from persia_cli.engines.role import JOIN_S, run_process
     from persia_cli.engines.role_options import RoleOptions, index_of
@@ -113,9 +113,9 @@ def launch_role(
         die_with(parent)
     config = ""
     if attached:
-        key_file = take_first(sys.stdin.buffer)
+        key_file = read_first_lines(sys.stdin.buffer)
     elif str(key_file) == STDIN:
-        handed = take(sys.stdin.buffer)
+        handed = read_input(sys.stdin.buffer)
         key_file, config = handed.key_file, handed.config
     waits_s = JOIN_S if supervise or attached else 0.0
     is_first = role == "coordinator"

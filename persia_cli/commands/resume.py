@@ -61,7 +61,7 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
     again = [f"conf={run / CONFIG}", *words]
     composed = compose_run(again)
     is_spread = composed.cluster.is_spread
-    if is_spread and not engine_of(composed.cluster).is_inside(is_point=False):
+    if is_spread and not engine_of(composed.cluster).drives_here(is_point=False):
         from persia_cli.commands.submit import resume_elsewhere
 
         _require_start(composed, dry_run)
@@ -179,12 +179,12 @@ def plan_training(run: "Run", run_dir: Path, source: str | None) -> "JobPlan":
     """Plan a new training; with a `source` as in `resume=`, the rest of one, or one anew that has saved nothing yet."""
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.screen import err, say
-    from persia_cli.engines.job import BEGINNING, has_begun
+    from persia_cli.engines.job import BEGINNING, was_started
     from persia_cli.engines.resumed import start_over
     from persia_cli.plan.job import plan_job
 
     plan = plan_from(source, run, run_dir) if source else None
-    if plan is None and source and has_begun(run_dir):
+    if plan is None and source and was_started(run_dir):
         say(err(), f"the run in {run_dir} has no complete checkpoint, so it begins again")
         start_over(run_dir, BEGINNING)
     return plan or plan_job(run, facts_of(run.dataset), "train", run_dir)

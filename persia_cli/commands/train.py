@@ -66,7 +66,7 @@ def train(
     from persia_cli.config.compose import compose_run
     from persia_cli.engines.driver_process import driving
     from persia_cli.engines.engine import engine_of
-    from persia_cli.engines.job import BEGINNING, has_begun
+    from persia_cli.engines.job import BEGINNING, was_started
     from persia_cli.engines.key_files import require_given_keys
     from persia_cli.engines.readiness import require_network, require_ready, with_dense_fit
     from persia_cli.engines.resumed import start_over
@@ -88,14 +88,14 @@ def train(
             raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
         if trace and render:
             raise UserError("--trace is not for --render: train.trace_steps=[20,220] records, and persia trace joins")
-        if render or (is_spread and (dry_run or not engine_of(run.cluster).is_inside(is_point=parent is not None))):
+        if render or (is_spread and (dry_run or not engine_of(run.cluster).drives_here(is_point=parent is not None))):
             run = traced_elsewhere(run, trace, trace_steps) if trace else run
             if dry_run:
                 require_given_keys(run.cluster)
             _elsewhere(run, place, resumed, render or dry_run, trace)
             return
         plan = plan_from(resumed, run, place) if resumed else None
-        unsaved = place if resumed and plan is None and place and has_begun(place) else None
+        unsaved = place if resumed and plan is None and place and was_started(place) else None
         if plan is None:
             plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, place))
         if is_spread:

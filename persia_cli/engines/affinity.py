@@ -16,7 +16,7 @@ SYSTEM = Path("/sys/devices/system")
 def processors_here(system: Path = SYSTEM) -> MachineProcessors:
     """Return the processors of this machine, and those of them that this process may use."""
     usable = as_text(os.sched_getaffinity(0))
-    nodes = {int(each.name.removeprefix("node")): _read(each / "cpulist") for each in system.glob("node/node[0-9]*")}
+    nodes = {int(node.name.removeprefix("node")): _read(node / "cpulist") for node in system.glob("node/node[0-9]*")}
     return MachineProcessors(usable, _read(system / "cpu" / "online") or usable, nodes)
 
 
@@ -25,12 +25,12 @@ def pin(text: str) -> None:
 
     To be called before there are other threads, and before libraries count the processors.
     """
-    said = f"--cpus {text}"
-    found = chosen(text, processors_here(), said)
+    option = f"--cpus {text}"
+    processors = chosen(text, processors_here(), option)
     try:
-        os.sched_setaffinity(0, found)
+        os.sched_setaffinity(0, processors)
     except OSError as error:
-        raise ConfigError(f"{said}: the system refuses it: {error.strerror}") from error
+        raise ConfigError(f"{option}: the system refuses it: {error.strerror}") from error
 
 
 def _read(path: Path) -> str:

@@ -15,7 +15,7 @@ LOST = 255
 TAIL_LINES = 20
 
 
-def last_words(text: str) -> str:
+def failure_in(text: str) -> str:
     """Return why a command failed, by what it has written: its errors, or else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
@@ -65,15 +65,15 @@ class Child:
             return None
         if code < 0:
             return SIGNALLED - code
-        return LOST if code and self._is_lost(code, self._said) else code
+        return LOST if code and self._is_lost(code, self._output) else code
 
     @property
     def why(self) -> str:
         """The reason of its end, as text."""
-        return last_words(self._said)
+        return failure_in(self._output)
 
     @property
-    def _said(self) -> str:
+    def _output(self) -> str:
         try:
             with self._log.open("rb") as file:
                 file.seek(self._begin)

@@ -11,7 +11,7 @@ from typing import Protocol
 from persia_cli.control.membership import RunningClock
 from persia_cli.engines.child import LOST, TAIL_LINES
 from persia_cli.engines.driver import drive
-from persia_cli.engines.driver_input import file_in_memory, keys_of_job, text_of
+from persia_cli.engines.driver_input import file_in_memory, input_text, keys_of_job
 from persia_cli.engines.engine import Engine
 from persia_cli.engines.job import (
     ERROR_LINE,
@@ -24,8 +24,8 @@ from persia_cli.engines.job import (
     replicas_named,
     was_cut_off,
 )
-from persia_cli.engines.role_options import RoleOptions, role_words
-from persia_cli.engines.supervisor import WELL, Supervised
+from persia_cli.engines.role_options import RoleOptions, role_arguments
+from persia_cli.engines.supervisor import CLEAN_EXITS, Supervised
 from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 
@@ -91,7 +91,7 @@ class DistributedJob:
     def __init__(self, plan: JobPlan, machines: Machines) -> None:
         self._plan, self._machines = plan, machines
         keys = keys_of_job()
-        self._given = text_of(keys)
+        self._given = input_text(keys)
         self._key_file = file_in_memory(keys.secret.decode())
         self._coordinator: Supervised | None = None
         self._started: dict[Replica, StartedReplica] = {}
@@ -99,7 +99,7 @@ class DistributedJob:
 
     def start(self, follow: Callable[[], None]) -> None:
         """Start the coordinator, and all others once it listens; raises the failure of one that does not start."""
-        self._machines.prepare(self._note, follow)
+        self._machines.prepare(self._record, follow)
         run, (first, *others) = self._plan.run, self._plan.replicas
         options = RoleOptions(
             COORDINATOR,
@@ -113,11 +113,11 @@ class DistributedJob:
         address = self._await_address(follow)
         for replica in others:
             cpus = run.cluster.processors_of(replica.role, replica.index)
-            arguments = role_words(replica.role, replica.index, address, cpus=cpus)
+            arguments = role_arguments(replica.role, replica.index, address, cpus=cpus)
             self._started[replica] = self._machines.start(replica, arguments, self._given, self._log_of(replica.name))
             follow()
 
-    def _note(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         record(self._plan.run_dir, event="note", text=text)  # no coordinator writes events yet
 
     def _await_address(self, follow: Callable[[], None]) -> str:
@@ -140,7 +140,7 @@ class DistributedJob:
         """Exit codes of the replicas that have failed, the coordinator last."""
         ended = {replica.name: started.code for replica, started in self._started.items()}
         ended[f"{COORDINATOR}-0"] = self._coordinators_code
-        return {name: code for name, code in ended.items() if code is not None and code not in WELL}
+        return {name: code for name, code in ended.items() if code is not None and code not in CLEAN_EXITS}
 
     @property
     def running(self) -> bool:
@@ -167,7 +167,7 @@ class DistributedJob:
         if not self._failed:
             return
         self.wait(SETTLE_S)
-        if self._coordinators_code in WELL:
+        if self._coordinators_code in CLEAN_EXITS:
             return  # the job was done, and needed no replica any more
         failed = self._failed
         for name, code in failed.items():
@@ -183,7 +183,7 @@ class DistributedJob:
         if recorded is None:
             kind = UserError if code == UserError.exit_code else RoleError
             raise kind(self._why(first, code))
-        named = [name for name in replicas_named(recorded) if name in {each.name for each in self._started}]
+        named = [name for name in replicas_named(recorded) if name in {replica.name for replica in self._started}]
         if named and not isinstance(recorded, UserError):
             # A replica that has failed itself ends now; another one stands still, or is cut off.
             self._wait(lambda: any(self._code(name) is None for name in named), SETTLE_S)
@@ -241,7 +241,7 @@ class DistributedJob:
         limit_s = self._plan.run.cluster.stop_timeout_s
         try:
             if self._coordinator:
-                if self._coordinators_code not in WELL:
+                if self._coordinators_code not in CLEAN_EXITS:
                     self._coordinator.signal(signal.SIGINT)
                     self.wait(limit_s)
                 self._wait(lambda: any(started.code is None for started in self._started.values()), limit_s)

@@ -29,34 +29,34 @@ _DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class DriverInput:
     """The keys as a file in memory, which only this process and its children can open, and the configuration."""
 
     key_file: Path | None
     config: str
 
 
-def text_of(keys: JobKeys, config: str = "") -> str:
+def input_text(keys: JobKeys, config: str = "") -> str:
     """Return what to write to the standard input of a role or a driver."""
     return "\n".join([keys.secret.decode(), os.environ.get(VARIABLE, ""), config])
 
 
-def take(source: BinaryIO) -> HandedOver:
+def read_input(source: BinaryIO) -> DriverInput:
     """Read all that is handed over; raises ConfigError if it is no text."""
     try:
         keys, _, rest = source.read().decode().partition("\n")
     except UnicodeDecodeError:
         raise ConfigError("--key-file -: standard input is not text") from None
     credentials, _, config = rest.partition("\n")
-    return HandedOver(None if keys == NOTHING else _taken(keys, credentials), config)
+    return DriverInput(None if keys == NOTHING else _key_file_with(keys, credentials), config)
 
 
-def take_first(source: BinaryIO) -> Path:
+def read_first_lines(source: BinaryIO) -> Path:
     """Read the keys and credentials alone, and return the file of the keys; the input goes on."""
-    return _taken(*(source.readline().decode(errors="replace").rstrip("\n") for _ in range(2)))
+    return _key_file_with(*(source.readline().decode(errors="replace").rstrip("\n") for _ in range(2)))
 
 
-def _taken(keys: str, credentials: str) -> Path:
+def _key_file_with(keys: str, credentials: str) -> Path:
     if credentials not in ("", NOTHING):
         os.environ[VARIABLE] = credentials
     return file_in_memory(keys)
@@ -72,8 +72,8 @@ def file_in_memory(secret: str) -> Path:
 
 def descriptors(files: Sequence[Path | None]) -> tuple[int, ...]:
     """Return the descriptors that a child process has to inherit to open these files under the same paths."""
-    found = (_DESCRIPTOR.fullmatch(str(file)) for file in files)
-    return tuple(int(each[1]) for each in found if each)
+    matches = (_DESCRIPTOR.fullmatch(str(file)) for file in files)
+    return tuple(int(match[1]) for match in matches if match)
 
 
 def configuration(run: Run) -> str:

@@ -28,7 +28,7 @@ from persia_cli.observe.history import ENDS
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.store.memory_file import new_file
 
-LOG, NOTE, END = "driver.log", "driver.json", "driver.end"
+LOG, RECORD, END = "driver.log", "driver.json", "driver.end"
 ELSEWHERE = "hosts.json"
 """File of a run directory with the place of the run on the first host, if its driver is there."""
 KILLED = 128 + signal.SIGKILL
@@ -39,7 +39,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
-class DriverNote:
+class DriverRecord:
     """The driver of a run, as its run directory names it."""
 
     host: str
@@ -50,11 +50,11 @@ class DriverNote:
     """The scheduler's name of the job whose script the driver is."""
 
 
-_DECODER = msgspec.json.Decoder(DriverNote)
+_DECODER = msgspec.json.Decoder(DriverRecord)
 
 
 def start_driver(
-    run_dir: Path, words: Sequence[str], given: str, flags: Sequence[str] = ()
+    run_dir: Path, arguments: Sequence[str], given: str, flags: Sequence[str] = ()
 ) -> "subprocess.Popen[bytes]":
     """Start the driver of a run, which goes on when this process ends; `given` is its input.
 
@@ -64,7 +64,7 @@ def start_driver(
     # Whole before the driver begins, so that it never gets a half of it, however this process ends.
     source = new_file("driver")
     try:
-        _remove_note(run_dir)
+        _remove_record(run_dir)
         os.write(source, given.encode())
         os.lseek(source, 0, os.SEEK_SET)
         log = run_dir / DRIVER / LOG
@@ -74,7 +74,7 @@ def start_driver(
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
             try:
                 process = subprocess.Popen(
-                    [*command, *words],
+                    [*command, *arguments],
                     stdin=source,
                     stdout=output,
                     stderr=output,
@@ -83,7 +83,7 @@ def start_driver(
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _note(run_dir, process.pid)
+        _record(run_dir, process.pid)
         return process
     finally:
         os.close(source)
@@ -104,12 +104,12 @@ def _locked(run_dir: Path) -> int:
 
 def forget_driver(run_dir: Path) -> None:
     """Remove what is known of the last driver of a run, which goes on without one."""
-    _remove_note(run_dir)
+    _remove_record(run_dir)
     (run_dir / ELSEWHERE).unlink(missing_ok=True)
 
 
-def _remove_note(run_dir: Path) -> None:
-    for name in (NOTE, END):
+def _remove_record(run_dir: Path) -> None:
+    for name in (RECORD, END):
         (run_dir / DRIVER / name).unlink(missing_ok=True)
 
 
@@ -125,7 +125,7 @@ def driving(run_dir: Path, lock: int | None = None, scheduler: str = "", job: st
         os.set_inheritable(lock, False)
     try:
         (run_dir / DRIVER / END).unlink(missing_ok=True)
-        _note(run_dir, os.getpid(), scheduler, job)
+        _record(run_dir, os.getpid(), scheduler, job)
         try:
             yield
         except BaseException as error:
@@ -141,26 +141,26 @@ def _leave(run_dir: Path, code: int) -> None:
         (run_dir / DRIVER / END).write_text(f"{code}\n", encoding="ascii")
 
 
-def note_queued(run_dir: Path, scheduler: str, job: str) -> None:
+def record_queued(run_dir: Path, scheduler: str, job: str) -> None:
     """Note the job of a scheduler whose script will be the driver of a run."""
     with writing(run_dir / DRIVER):
         (run_dir / DRIVER).mkdir(parents=True, exist_ok=True)
-    _remove_note(run_dir)
-    _write(run_dir, DriverNote("", RunningProcess(0, 0), scheduler, job))
+    _remove_record(run_dir)
+    _write(run_dir, DriverRecord("", RunningProcess(0, 0), scheduler, job))
 
 
-def _note(run_dir: Path, pid: int, scheduler: str = "", job: str = "") -> None:
+def _record(run_dir: Path, pid: int, scheduler: str = "", job: str = "") -> None:
     process = process_of(pid) or RunningProcess(pid, 0)
-    _write(run_dir, DriverNote(socket.gethostname(), process, scheduler, job))
+    _write(run_dir, DriverRecord(socket.gethostname(), process, scheduler, job))
 
 
-def _write(run_dir: Path, driver: DriverNote) -> None:
-    write_whole(run_dir / DRIVER / NOTE, json.dumps(asdict(driver)) + "\n")
+def _write(run_dir: Path, driver: DriverRecord) -> None:
+    write_whole(run_dir / DRIVER / RECORD, json.dumps(asdict(driver)) + "\n")
 
 
-def note_of(run_dir: Path) -> DriverNote | None:
+def driver_record(run_dir: Path) -> DriverRecord | None:
     """Return the note on the driver of a run; None if the run has none."""
-    path = run_dir / DRIVER / NOTE
+    path = run_dir / DRIVER / RECORD
     try:
         return _DECODER.decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -187,17 +187,17 @@ def driver_of(run_dir: Path) -> JobDriver:
 
     Raises UserError if it is on another machine, or if there is no job.
     """
-    if (note := note_of(run_dir)) is None:
+    if (record := driver_record(run_dir)) is None:
         return LaunchedDriver(run_dir)
-    if note.job:
-        return engine_named(note.scheduler).scheduled_driver(note.job)
-    _require_here(run_dir, note.host)
-    return ProcessDriver(note.process, run_dir)
+    if record.job:
+        return engine_named(record.scheduler).scheduled_driver(record.job)
+    _require_here(run_dir, record.host)
+    return ProcessDriver(record.process, run_dir)
 
 
 def code_of(run_dir: Path) -> int:
     """Return the exit code of the driver of a run that has ended."""
-    if note_of(run_dir) is not None:
+    if driver_record(run_dir) is not None:
         return exit_code(run_dir)
     end = _end_of(run_dir)
     if end.get("phase") == "stopped":
@@ -271,11 +271,11 @@ class LaunchedDriver:
     def _processes(self) -> list[RunningProcess]:
         """Return which processes run of the parent and the coordinator; another program handles no such signals."""
         job = read_job(self._run_dir / JOB)
-        found = [RunningProcess(job.driver, job.driver_began)]
+        processes = [RunningProcess(job.driver, job.driver_began)]
         began = _coordinators_in(self._run_dir)
         coordinator = process_of(int(began[-1]["pid"])) if began and is_being_written(self._run_dir / EVENTS) else None
-        found += [coordinator] if coordinator else []
-        return [process for process in found if process.lives and handles(process.pid, signal.SIGTERM)]
+        processes += [coordinator] if coordinator else []
+        return [process for process in processes if process.lives and handles(process.pid, signal.SIGTERM)]
 
 
 def _coordinators_in(run_dir: Path) -> Sequence[dict[str, Any]]:

@@ -82,7 +82,7 @@ class Engine(ABC):
     def launch(self, plan: JobPlan, follow: Callable[[], None]) -> JobResult:
         """Run a job to its end from this process, the driver, as `persia_cli.engines.drive.drive` does."""
 
-    def is_inside(self, is_point: bool) -> bool:
+    def drives_here(self, is_point: bool) -> bool:
         """Return whether this command is on the machines of its cluster, and so drives the job; or a sweep's point."""
         return False
 
@@ -107,7 +107,7 @@ class Engine(ABC):
         """Return a job whose record is not here; `flags` are those of `persia` for the command that shows it."""
         raise NotImplementedError
 
-    def own_job(self, run_dir: Path) -> str:
+    def script_job(self, run_dir: Path) -> str:
         """Return the scheduler's name of the job whose script this process is; empty without a scheduler.
 
         Raises UserError if the scheduler has another job of the run.

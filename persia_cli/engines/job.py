@@ -13,7 +13,7 @@ from persia_cli.config.record import SAMPLES, write_run
 from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
-from persia_cli.engines.resumed import DRIVER, is_at_work, locked, metrics_so_far, take_up_record
+from persia_cli.engines.resumed import DRIVER, continue_record, is_at_work, locked, metrics_so_far
 from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
@@ -75,7 +75,7 @@ def timed(parent: Path, prefix: str = "") -> Path:
     return parent / f"{prefix}{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def has_begun(run_dir: Path) -> bool:
+def was_started(run_dir: Path) -> bool:
     """Return True if a run was started in the folder, though it may have come to nothing."""
     return any((run_dir / name).exists() for name in BEGINNING)
 
@@ -143,7 +143,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         # Before the record is changed: another machine may have taken the run over.
         claim(path, run_dir, socket.gethostname(), is_at_work)
     if metrics is not None:
-        take_up_record(plan, metrics, MOVED, COPIED)
+        continue_record(plan, metrics, MOVED, COPIED)
     with writing(run_dir):
         try:
             (run_dir / ROLES).mkdir()
@@ -153,8 +153,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / SECRET_FILE).unlink(missing_ok=True)
     load = plan.job.load and address_of(location_of(plan.job.load))
-    own = own_process()
-    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, driver=own.pid, driver_began=own.began)
+    driver = own_process()
+    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, driver=driver.pid, driver_began=driver.began)
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:
         if samples is not None:
@@ -252,8 +252,8 @@ def _recorded_end(run_dir: Path) -> tuple[str, str]:
     """Return the recorded end of a job, and the signal that ended it or was ending it; empty if there is none."""
     with understanding(run_dir):
         lines = read_journal(run_dir / EVENTS)
-        events = [each for each in lines if each["event"] == "ending" or each.get("phase") in ENDS]
-    end = next((str(each["phase"]) for each in reversed(events) if "phase" in each), "")
+        events = [line for line in lines if line["event"] == "ending" or line.get("phase") in ENDS]
+    end = next((str(line["phase"]) for line in reversed(events) if "phase" in line), "")
     last = events[-1] if events else {}
     return end, "" if last.get("phase") == "done" else str(last.get("signal", ""))
 

@@ -35,7 +35,7 @@ class Compiling:
         self._total = len(self._missing)
         if not self._missing:
             return
-        self._note()
+        self._record()
         if not can_cache():
             self._events.write(
                 event="warning",
@@ -51,18 +51,18 @@ class Compiling:
         """Record the kernels that roles have compiled since the last call; cheap if there are none."""
         for name in [name for name in self._missing if is_cached(name)]:
             self._missing.remove(name)
-            self._note(kernel=name)
+            self._record(kernel=name)
 
     def compile(self, follow: Callable[[], None]) -> None:
         """Compile or load the kernels in this process, for roles that run as its threads."""
         from persia_cli.kernels.toolchain.warm import warm
 
-        def after_each() -> None:
+        def after_kernel() -> None:
             self.check()
             follow()
 
-        warm(self._needs, after_each)
+        warm(self._needs, after_kernel)
 
-    def _note(self, **kernel: str) -> None:
+    def _record(self, **kernel: str) -> None:
         done = self._total - len(self._missing)
         self._events.write(event="compiling", done=done, total=self._total, **kernel)

@@ -23,7 +23,7 @@ from persia_cli.engines.job import (
 from persia_cli.engines.kernels import Compiling
 from persia_cli.engines.key_files import key_file_of
 from persia_cli.engines.role_options import RoleOptions
-from persia_cli.engines.supervisor import WELL, DeathReports, Supervised, supervise
+from persia_cli.engines.supervisor import CLEAN_EXITS, DeathReports, Supervised, supervise
 from persia_cli.errors import (
     ConfigError,
     DiskError,
@@ -217,7 +217,7 @@ class Processes:
         """
         limit_s = self._plan.run.cluster.stop_timeout_s
         try:
-            if self._started and self._started[0].process.poll() in WELL:
+            if self._started and self._started[0].process.poll() in CLEAN_EXITS:
                 self._wait(self._started, limit_s)
             for group in (self._started[:1], self._started):
                 for started in group:

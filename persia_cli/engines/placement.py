@@ -56,7 +56,7 @@ def rows_of_server(run: Run) -> int:
     return math.ceil(whole * partitions / embedding.num_partitions * (1 + CHANGING))
 
 
-def beside(run: Run, replica: Replica) -> Replica:
+def owner_of(run: Run, replica: Replica) -> Replica:
     """Return the embedding server or NN worker on whose machine a replica is to run; for these, itself.
 
     The coordinator is on the machine of the first NN worker, and with `cluster.placement=packed` all are.

@@ -45,8 +45,8 @@ class RunningProcess:
     @property
     def lives(self) -> bool:
         """True until it has ended."""
-        found = _state(self.pid)
-        return found is not None and found[1] == self.started and found[0] not in "ZX"
+        state = _state(self.pid)
+        return state is not None and state[1] == self.started and state[0] not in "ZX"
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal, but not to a later process with the same number; returns False if it has ended.
@@ -64,8 +64,8 @@ class RunningProcess:
 
 def process_of(pid: int) -> RunningProcess | None:
     """Return a running process; None if there is none with this number."""
-    found = _state(pid)
-    return None if found is None else RunningProcess(pid, found[1])
+    state = _state(pid)
+    return None if state is None else RunningProcess(pid, state[1])
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
@@ -78,7 +78,7 @@ def handles(pid: int, number: signal.Signals) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def words_of(pid: int) -> list[str]:
+def argv_of(pid: int) -> list[str]:
     """Return the command line of a process; empty if it has ended."""
     try:
         return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).split("\0")[:-1]
@@ -88,8 +88,8 @@ def words_of(pid: int) -> list[str]:
 
 def parent_of(pid: int) -> int:
     """Return the parent of a process; 0 if it has ended."""
-    found = _state(pid)
-    return 0 if found is None else found[2]
+    state = _state(pid)
+    return 0 if state is None else state[2]
 
 
 def _state(pid: int) -> tuple[str, int, int] | None:

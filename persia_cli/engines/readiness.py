@@ -70,11 +70,11 @@ def with_dense_fit(plan: JobPlan) -> JobPlan:
     warm, source = plan.job.warm, plan.run.init_from
     if warm is None or source is None or not warm.dense or find_spec("torch") is None:
         return plan
-    asked = plan.run.model_copy(update={"init_from": source.model_copy(update={"path": warm.checkpoint})})
-    (found,) = ask_torch("persia_cli.rehearsal.initial_weights", [asked])
-    if isinstance(found, str):
-        raise ConfigError(found)
-    fit = msgspec.convert(found, DenseFit)
+    changed = plan.run.model_copy(update={"init_from": source.model_copy(update={"path": warm.checkpoint})})
+    (fit,) = ask_torch("persia_cli.rehearsal.initial_weights", [changed])
+    if isinstance(fit, str):
+        raise ConfigError(fit)
+    fit = msgspec.convert(fit, DenseFit)
     return replace(plan, job=replace(plan.job, warm=replace(warm, fit=fit)))
 
 
@@ -116,10 +116,10 @@ def _proposal(memory: int) -> str:
 def ask_torch(module: str, runs: Sequence[Run]) -> Any:
     """Run a module on runs and return its JSON output; raises ConfigError if it fails or takes too long."""
     limit_s = runs[0].cluster.start_timeout_s
-    asked = json.dumps([run.model_dump(mode="json") for run in runs])
+    given = json.dumps([run.model_dump(mode="json") for run in runs])
     what = f"model.file={runs[0].model.file}" if isinstance(runs[0].model, CustomModel) else "the dense network"
     try:
-        ended = subprocess.run(python_module(module), input=asked, capture_output=True, text=True, timeout=limit_s)
+        ended = subprocess.run(python_module(module), input=given, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"{what}: building it and trying it on two samples took longer than cluster.start_timeout_s={limit_s:g}"

@@ -43,7 +43,7 @@ def metrics_so_far(plan: JobPlan) -> bytes:
     return path.read_bytes()[: manifest.progress.metrics_bytes]
 
 
-def take_up_record(plan: JobPlan, metrics: bytes, moved: Sequence[str], copied: Sequence[str]) -> None:
+def continue_record(plan: JobPlan, metrics: bytes, moved: Sequence[str], copied: Sequence[str]) -> None:
     """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
 
     The metrics and the files `moved` and `copied` of the last start move to another folder. The steps after the

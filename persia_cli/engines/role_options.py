@@ -45,9 +45,9 @@ class RoleOptions(RoleStart):
     cpus: str | None = None
     """Processors to which its process is kept."""
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """Return the options as arguments of `persia launch-role`, but for those of a single process."""
-        words = [self.role, "--index", str(self.index), "--coordinator", self.coordinator]
+        arguments = [self.role, "--index", str(self.index), "--coordinator", self.coordinator]
         given = {
             "bind": self.bind,
             "advertise": self.advertise,
@@ -56,8 +56,8 @@ class RoleOptions(RoleStart):
             "key-file": self.key_file,
             "cpus": self.cpus,
         }
-        words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-        return words + ["--trusted-network"] * self.trusts_network
+        arguments += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+        return arguments + ["--trusted-network"] * self.trusts_network
 
     def check(self) -> None:
         """Raise ConfigError or AddressError if the options are not valid."""
@@ -88,13 +88,13 @@ class RoleOptions(RoleStart):
     def _check_other(self) -> None:
         if self.run_dir is not None:
             raise ConfigError(f"{self.role} gets its run directory from the coordinator; leave out --run-dir")
-        beyond = self.secret_file != self.token_file or self.trusts_network
-        check_reachable(self.coordinator, beyond)
+        is_remote = self.secret_file != self.token_file or self.trusts_network
+        check_reachable(self.coordinator, is_remote)
         if self.bind is not None and self.advertise is not None:
-            check_reachable(self.advertise, beyond)
+            check_reachable(self.advertise, is_remote)
         listens_at = self.bind or self.advertise
         if listens_at is not None:
-            check_between_processes(listens_at, beyond)
+            check_between_processes(listens_at, is_remote)
             check_free(listens_at)
         if self.secret_file is None:
             raise ConfigError(
@@ -127,7 +127,7 @@ class RoleOptions(RoleStart):
         return self.bind or self.coordinator
 
 
-def role_words(
+def role_arguments(
     role: str, index: int | str, coordinator: str, key_file: str = STDIN, advertise: str = "", cpus: str = ""
 ) -> list[str]:
     """Return the arguments, without those that find Persia itself; an engine may have its machines fill in variables.
@@ -135,7 +135,7 @@ def role_words(
     Others reach the replica at `advertise`, by default at the address of the route to the coordinator. Without a
     `key_file` it gets the keys by its standard input, and ends with that.
     """
-    words = ["launch-role", role, "--index", str(index), "--coordinator", coordinator, "--key-file", key_file]
-    words += ["--advertise", advertise] if advertise else []
-    words += ["--cpus", cpus] if cpus else []
-    return [*words, "--attached" if key_file == STDIN else "--supervise"]
+    arguments = ["launch-role", role, "--index", str(index), "--coordinator", coordinator, "--key-file", key_file]
+    arguments += ["--advertise", advertise] if advertise else []
+    arguments += ["--cpus", cpus] if cpus else []
+    return [*arguments, "--attached" if key_file == STDIN else "--supervise"]

@@ -35,9 +35,9 @@ class SaveRequest:
         self._context = Context(read_secret(secret), trusts_network=True)
         self._loop = Loop(self._context, NAME)
         client = self._loop.connect(address, "coordinator", identity_of(NAME, own_process()), RETRY_S, ANSWER_S)
-        client.request(SaveNow(), on_reply=self._take, waiting_for="a checkpoint")
+        client.request(SaveNow(), on_reply=self._receive, waiting_for="a checkpoint")
 
-    def _take(self, answer: SavedNow) -> None:
+    def _receive(self, answer: SavedNow) -> None:
         self.answer = answer
 
     def poll(self) -> None:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 VERDICT_S = 20.0
 """Seconds of silence of the coordinator after which a death is final."""
-WELL = (0, PreemptedError.exit_code)
+CLEAN_EXITS = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
 
 
@@ -82,7 +82,7 @@ class Supervised:
         self.options, self.log = options, log
         self._reports = reports
         self._memory = new_file(options.name) if retains_memory else None
-        self._asked = False
+        self._is_reported = False
         self._due_s: float | None = None
         self.incarnation = 1
         """Number of the process among those that this supervisor started, from 1."""
@@ -95,11 +95,11 @@ class Supervised:
         self._id = process_id(self.process.pid)  # it cannot be found out once the process has been waited for
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        words = ["launch-role", *self.options.words(), "--parent", str(os.getpid())]
-        words += ["--incarnation", str(self.incarnation)]
+        arguments = ["launch-role", *self.options.arguments(), "--parent", str(os.getpid())]
+        arguments += ["--incarnation", str(self.incarnation)]
         inherited = descriptors([self.options.key_file])
         if self._memory is not None:
-            words += ["--memory-file", str(self._memory)]
+            arguments += ["--memory-file", str(self._memory)]
             inherited = (*inherited, self._memory)
         with ExitStack() as stack:
             output = None
@@ -107,7 +107,7 @@ class Supervised:
                 stack.enter_context(writing(self.log))
                 output = stack.enter_context(self.log.open("ab"))
             return subprocess.Popen(
-                [*python_module("persia_cli"), *words],
+                [*python_module("persia_cli"), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -123,14 +123,14 @@ class Supervised:
             self._reports is not None
             and not self.given_up_because
             and code is not None
-            and code not in WELL
+            and code not in CLEAN_EXITS
             and may_be_replaced(self.options.role, code, self._memory is not None)
         )
 
     @property
     def failed(self) -> bool:
         """True if the process has failed and no other will take its place."""
-        return self.process.poll() not in (None, *WELL) and not self.may_return
+        return self.process.poll() not in (None, *CLEAN_EXITS) and not self.may_return
 
     @property
     def ended_how(self) -> str:
@@ -142,14 +142,14 @@ class Supervised:
         if not self.may_return:
             return
         assert self._reports is not None
-        if not self._asked:
-            self._asked = True
+        if not self._is_reported:
+            self._is_reported = True
             code: int = self.process.returncode
             log.info("%s %s", self.options.name, self.ended_how)
             self._reports.send(Death(self.options.role, self.options.index, self._id, code), self._obey)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self.incarnation += 1
-            self._asked, self._due_s = False, None
+            self._is_reported, self._due_s = False, None
             if self._memory is not None and self.process.returncode not in TRUSTED:
                 # A process that ends by its own fault may have written anything, so the next does not use it.
                 os.ftruncate(self._memory, 0)
@@ -182,15 +182,15 @@ class Supervised:
 
 def supervise(replicas: Sequence[Supervised], reports: DeathReports) -> None:
     """Replace processes that have died, where the coordinator wants that; to be called again and again."""
-    for each in replicas:
-        each.supervise()
+    for replica in replicas:
+        replica.supervise()
     try:
         reports.poll()
     except WireError as error:
         log.warning("%s", error)
-        for each in replicas:
-            if each.may_return:
-                each.give_up()
+        for replica in replicas:
+            if replica.may_return:
+                replica.give_up()
 
 
 def supervise_role(options: RoleOptions, attached_to: int | None = None) -> None:

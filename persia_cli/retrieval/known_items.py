@@ -16,7 +16,7 @@ from persia_cli.data.read.scores_file import KeptColumns
 from persia_cli.errors import DataError, UserError
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.question import Catalogue, samples_with_items
-from persia_cli.retrieval.ranking import Ids, Pairs, distinct_pairs, places_of
+from persia_cli.retrieval.ranking import Ids, Pairs, distinct_pairs, slots_of
 
 Progress = Callable[[int, int], None]
 """Called with the amount done and the total."""
@@ -81,6 +81,6 @@ def _values(found: ParquetScan, feature: SparseFeature, known: Ids) -> Any:
             plain = feature.model_copy(update={"missing_id": None})
             ids = decode_ids(column, plain, False, group, None, Counter()).values
             ids, first = np.unique(ids, return_index=True)
-            values.update(zip(places_of(known, ids).tolist(), column.take(pa.array(first)).to_pylist(), strict=True))
+            values.update(zip(slots_of(known, ids).tolist(), column.take(pa.array(first)).to_pylist(), strict=True))
     kept.close()
     return pa.array([values[place] for place in range(known.size)], kept.fields[0].type)

@@ -26,8 +26,8 @@ from persia_cli.retrieval.ranking import (
     best_items,
     distinct_pairs,
     items_of_block,
-    places_of,
     scores_of,
+    slots_of,
 )
 from persia_cli.retrieval.towers import Towers
 
@@ -102,5 +102,5 @@ class ItemLists:
             return Pairs(*np.empty((2, 0), np.int64))
         pairs = [in_own_lists(self._run, batch, self._items.ids, self._items.table)]
         if batch.query_ids is not None:
-            pairs.append(items_of_block(self._items.seen, places_of(self._items.users, batch.query_ids)))
+            pairs.append(items_of_block(self._items.seen, slots_of(self._items.users, batch.query_ids)))
         return distinct_pairs(*map(np.concatenate, zip(*pairs, strict=True)))

@@ -16,7 +16,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.kernels.rows.splitmix import mix64
 from persia_cli.plan.columns import items_of, sparse_features
-from persia_cli.retrieval.ranking import Ids, Numbers, Pairs, distinct_pairs, items_of_block, places_of
+from persia_cli.retrieval.ranking import Ids, Numbers, Pairs, distinct_pairs, items_of_block, slots_of
 
 SAMPLES = 8192
 """Samples that are read, or computed, at a time."""
@@ -195,7 +195,7 @@ def in_own_lists(run: Run, users: Batch, items: Ids, table: str) -> Pairs:
     by_id = Pairs(numbers[order], order)
     for feature, (ids, offsets) in zip(sparse_features(run), users.lists, strict=True):
         if feature.table_name == table and feature.name not in items_of(run.model):
-            found = items_of_block(by_id, places_of(known, ids))
+            found = items_of_block(by_id, slots_of(known, ids))
             samples = np.repeat(np.arange(users.size), np.diff(offsets))
             pairs.append(np.stack([samples[found.queries], found.items]))
     return distinct_pairs(*np.concatenate(pairs, axis=1))

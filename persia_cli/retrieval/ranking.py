@@ -36,7 +36,7 @@ def distinct_pairs(queries: Numbers, items: Numbers) -> Pairs:
     return Pairs(*np.divmod(np.unique(queries * count + items), count))
 
 
-def places_of(known: Ids, ids: Ids) -> Numbers:
+def slots_of(known: Ids, ids: Ids) -> Numbers:
     """Return the place of each id among ascending ones, -1 for one that is not there."""
     places = np.searchsorted(known, ids)
     return np.where(np.append(known, 0)[places] == ids, places, -1) if known.size else np.full(ids.size, -1)

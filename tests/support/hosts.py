@@ -203,7 +203,7 @@ def processes_on(host: Host) -> list[psutil.Process]:
     return [each for each in psutil.process_iter() if own and namespace(each.pid) == own]
 
 
-def words_of(process: psutil.Process) -> list[str]:
+def argv_of(process: psutil.Process) -> list[str]:
     """The command line of a process; none if it has ended."""
     try:
         return process.cmdline()

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.conftest import poll_for
-from tests.support.hosts import Host, HostProcess, processes_on, words_of
+from tests.support.hosts import Host, HostProcess, argv_of, processes_on
 
 PORT = 6379
 START_S = 120.0
@@ -63,7 +63,7 @@ def _is_up(log: Path, node: HostProcess) -> bool:
 
 def commands_on(host: Host, *words: str) -> list[psutil.Process]:
     """Return the processes of a host whose command lines have all these arguments."""
-    return [process for process in processes_on(host) if set(words) <= set(words_of(process))]
+    return [process for process in processes_on(host) if set(words) <= set(argv_of(process))]
 
 
 def replicas_on(host: Host, role: str) -> list[psutil.Process]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-from persia_cli.engines.child import last_words
+from persia_cli.engines.child import failure_in
 from persia_cli.engines.distributed import DistributedEngine
 from persia_cli.plan.job import JobPlan, Replica
 
@@ -59,7 +59,7 @@ class SetsidReplica:
     @property
     def why(self) -> str:
         """The reason of its end."""
-        return last_words(self._log.read_text())
+        return failure_in(self._log.read_text())
 
     def end(self) -> None:
         """End the replica."""

@@ -17,7 +17,7 @@ import pytest
 
 from persia_cli.observe.journal import METRICS, read_journal
 from tests.conftest import poll_for
-from tests.support.hosts import Host, HostProcess, words_of
+from tests.support.hosts import Host, HostProcess, argv_of
 from tests.support.s3 import BUCKET, SECRET
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
@@ -109,7 +109,7 @@ class SlurmCluster:
     def replicas(self, name: str = "") -> list[psutil.Process]:
         """The processes of the roles (not their supervisors) on all hosts, or those of one role."""
         found = [child for host in self.hosts for child in psutil.Process(host.pid).children(recursive=True)]
-        return [process for process in found if "--parent" in (words := words_of(process)) and name in " ".join(words)]
+        return [process for process in found if "--parent" in (words := argv_of(process)) and name in " ".join(words)]
 
     def supervisors(self, name: str = "") -> list[psutil.Process]:
         """The supervisors of the roles on all hosts, or those of one role."""
@@ -117,7 +117,7 @@ class SlurmCluster:
         return [
             process
             for process in found
-            if "--attached" in (words := words_of(process)) and words[0] != "srun" and name in " ".join(words)
+            if "--attached" in (words := argv_of(process)) and words[0] != "srun" and name in " ".join(words)
         ]
 
     def seen(self, path: str) -> Path:

@@ -17,7 +17,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES, spread, started_on
-from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
+from tests.support.hosts import Host, argv_of, lab, needs_hosts, processes_on
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
 from tests.support.launched import Launched
 from tests.support.logged import in_tensorboard
@@ -55,7 +55,7 @@ def wait_for_training(launched: Launched) -> None:
 
 def processes_of(hosts: list[Host]) -> list[psutil.Process]:
     """The processes of Persia on these hosts, those that ssh serves included."""
-    return [each for host in hosts for each in processes_on(host) if "persia_cli" in words_of(each)]
+    return [each for host in hosts for each in processes_on(host) if "persia_cli" in argv_of(each)]
 
 
 def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
@@ -158,7 +158,7 @@ def connection_of(first: Host, role: str) -> psutil.Process:
     """The process of ssh on the first host by which the driver has started a replica."""
 
     def found() -> list[psutil.Process]:
-        return [each for each in processes_on(first) if words_of(each)[:1] == ["ssh"] and role in words_of(each)[-1]]
+        return [each for each in processes_on(first) if argv_of(each)[:1] == ["ssh"] and role in argv_of(each)[-1]]
 
     poll_for(found, LIMIT_S, f"the connection of {role}")
     return found()[0]
@@ -173,7 +173,7 @@ def test_a_job_outlives_its_command_and_others_find_it_end_it_and_go_on(
         away = [*WORDS, *steps, *on_hosts(ssh, hosts), f"checkpoint.path='{saved}'"]
         with Launched(away, run) as launched:
             wait_for_training(launched)
-            roles = [process for process in processes_of(hosts) if "launch-role" in words_of(process)]
+            roles = [process for process in processes_of(hosts) if "launch-role" in argv_of(process)]
             launched.process.kill()
             launched.process.wait()
         said = persia("logs", str(run), "nn-worker-0")
@@ -229,7 +229,7 @@ def test_all_ends_with_the_driver_and_the_run_can_be_resumed(hosts: list[Host], 
         with Launched(words, run) as launched:
             wait_for_training(launched)
             poll_for(lambda: "saved     " in launched.output, LIMIT_S, "a checkpoint")
-            [driver] = [process for process in processes_of(hosts) if "drive" in words_of(process)]
+            [driver] = [process for process in processes_of(hosts) if "drive" in argv_of(process)]
             driver.kill()
             assert launched.end(LIMIT_S)[0] == 1, launched.output
         assert "the driver of the job was killed" in launched.output
@@ -244,7 +244,7 @@ def killed(hosts: list[Host], role: str, how: signal.Signals = signal.SIGKILL) -
     """Kill the process of a role, but not its supervisor."""
 
     def found() -> list[psutil.Process]:
-        return [each for each in processes_of(hosts) if {role, "--incarnation"} <= {*words_of(each)}]
+        return [each for each in processes_of(hosts) if {role, "--incarnation"} <= {*argv_of(each)}]
 
     poll_for(lambda: len(found()) == 1, LIMIT_S, f"the only {role}")
     found()[0].send_signal(how)
@@ -325,7 +325,7 @@ SAVING = [*WORDS, *CLUSTER, "dataset.generator.train_rows=1000000000", "train.lo
 def roles(hosts: list[Host], role: str = "launch-role") -> list[psutil.Process]:
     """The processes of roles on these hosts, or of one role."""
     found = [each for host in hosts for each in processes_on(host)]
-    return [each for each in found if {"persia_cli", "launch-role", role} <= {*words_of(each)}]
+    return [each for each in found if {"persia_cli", "launch-role", role} <= {*argv_of(each)}]
 
 
 def test_a_job_is_stopped_while_it_goes_back_to_its_checkpoint(hosts: list[Host], tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_job_is_stopped_while_it_goes_back_to_its_checkpoint(hosts: list[Host]
         with Launched([*away, "checkpoint.every_steps=100"], run) as launched:
             poll_for(lambda: "saved     " in launched.output or launched.process.poll(), LIMIT_S, "a checkpoint")
             for process in roles(machines, "embedding-server"):
-                if "--attached" in words_of(process):
+                if "--attached" in argv_of(process):
                     process.kill()
             poll_for(lambda: moment in launched.output or launched.process.poll(), LIMIT_S, moment)
             stopped = persia("stop", str(run))

@@ -18,7 +18,7 @@ from persia_cli.engines.hosts.submitted import SubmittedJob, submit
 from persia_cli.engines.job import timed
 from persia_cli.engines.placement import rows_of_server
 from persia_cli.engines.processes import python_module
-from persia_cli.engines.role_options import role_words
+from persia_cli.engines.role_options import role_arguments
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.pinning import require_processors
@@ -68,7 +68,7 @@ class HostMachines:
         """Ask all machines whether they can be used; raises the reason of the first that cannot."""
         others = [host for host in self._hosts.hosts if host != self._first]
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-            answers = dict(zip(others, pool.map(self._asked, others), strict=True))
+            answers = dict(zip(others, pool.map(self._answer_of, others), strict=True))
         if lost := [host for host, answer in answers.items() if isinstance(answer, PersiaError)]:
             say(f"the job goes on without {' and '.join(host.ssh for host in lost)}")
             left = tuple(host for host in self._hosts.hosts if host not in lost)
@@ -76,10 +76,10 @@ class HostMachines:
         facts = {host: answer for host, answer in answers.items() if isinstance(answer, HostFacts)}
         require_usable(self._run, self._placement, facts | {self._first: facts_of_host()})
         for host in dict.fromkeys(self._placement.values()):
-            say(f"{host.ssh}: {', '.join(each.name for each, at in self._placement.items() if at == host)}")
+            say(f"{host.ssh}: {', '.join(replica.name for replica, at in self._placement.items() if at == host)}")
         meanwhile()
 
-    def _asked(self, host: SshHost) -> HostFacts | PersiaError:
+    def _answer_of(self, host: SshHost) -> HostFacts | PersiaError:
         try:
             return ask(self._hosts, host)
         except PersiaError as error:
@@ -88,23 +88,23 @@ class HostMachines:
                 raise
             return error
 
-    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> Child:
+    def start(self, replica: Replica, arguments: list[str], given: str, log: Path) -> Child:
         """Start a replica."""
         host = self._placement[replica]
-        words = [*words, *(["--advertise", f"tcp://{host.address}:*"] if host.address else [])]
+        arguments = [*arguments, *(["--advertise", f"tcp://{host.address}:*"] if host.address else [])]
         if host == self._first:
-            return Child(host.ssh, [*python_module("persia_cli"), *words], given, log)
-        return Child(host.ssh, ssh_command(self._hosts, host, words), given, log)
+            return Child(host.ssh, [*python_module("persia_cli"), *arguments], given, log)
+        return Child(host.ssh, ssh_command(self._hosts, host, arguments), given, log)
 
 
 def require_usable(run: Run, placement: Placement, facts: Mapping[SshHost, HostFacts]) -> None:
     """Raise ConfigError for a machine with too little memory for its rows, or without the processors of a pin."""
-    for host, found in facts.items():
+    for host, machine in facts.items():
         servers = sum(at == host for replica, at in placement.items() if replica.role == "embedding-server")
         wanted = servers * rows_of_server(run)
-        if wanted > found.memory:
+        if wanted > machine.memory:
             raise ConfigError(
-                f"{host.ssh} has {found.memory / 2**30:.1f} GiB of memory, and the rows of its embedding servers may "
+                f"{host.ssh} has {machine.memory / 2**30:.1f} GiB of memory, and the rows of its embedding servers may "
                 f"take {wanted / 2**30:.1f} GiB; lower embedding.memory, or place fewer servers there"
             )
     for replica, host in placement.items():
@@ -149,7 +149,7 @@ def commands(run: Run, job: str) -> str:
         advertise = f"tcp://{host.address}:*" if host.address else ""
         cpus = run.cluster.processors_of(replica.role, replica.index)
         coordinator = f"tcp://{first.address or 'ADDRESS'}:PORT"
-        words = role_words(replica.role, replica.index, coordinator, advertise=advertise, cpus=cpus)
-        command = ["persia", *words] if host == first else ssh_command(hosts, host, words)
+        arguments = role_arguments(replica.role, replica.index, coordinator, advertise=advertise, cpus=cpus)
+        command = ["persia", *arguments] if host == first else ssh_command(hosts, host, arguments)
         lines += [f"# {replica.name} on {host.ssh}, started by the driver", shlex.join(command)]
     return "\n".join(lines)

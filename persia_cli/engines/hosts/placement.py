@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from persia_cli.config.schema import HostsCluster, Run, SshHost
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.placement import SERVER, beside
+from persia_cli.engines.placement import SERVER, owner_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES, Replica, all_replicas
 
@@ -53,7 +53,7 @@ def _host_of(replica: Replica, run: Run, hosts: Sequence[SshHost], free: Sequenc
 
 def _turn(replica: Replica, run: Run) -> int:
     """Return the number of a replica's machine among those without roles, counted on from the last to the first."""
-    owner = beside(run, replica)
+    owner = owner_of(run, replica)
     return owner.index + (run.cluster.nn_workers if owner.role == SERVER else 0)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from persia_cli.cgroups import memory_bytes
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.affinity import processors_here
-from persia_cli.engines.child import LOST, last_words
+from persia_cli.engines.child import LOST, failure_in
 from persia_cli.errors import ConfigError, PersiaError, RoleError, UserError
 from persia_cli.plan.pinning import MachineProcessors
 from persia_cli.version import __version__
@@ -30,20 +30,20 @@ OPTIONS = {
 ANSWER_S = 60.0
 
 
-def ssh_command(hosts: HostsCluster, host: SshHost, words: Sequence[str]) -> list[str]:
+def ssh_command(hosts: HostsCluster, host: SshHost, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs `persia WORDS` on a machine, in the folder of its jobs."""
-    return [*ssh_words(hosts, host), remote_command(hosts, words)]
+    return [*ssh_arguments(hosts, host), remote_command(hosts, arguments)]
 
 
-def ssh_words(hosts: HostsCluster, host: SshHost, terminal: bool = False) -> list[str]:
+def ssh_arguments(hosts: HostsCluster, host: SshHost, terminal: bool = False) -> list[str]:
     """Return the arguments before the command of a machine's shell, which has a terminal if this process has one."""
     options = [word for key, value in OPTIONS.items() for word in ("-o", f"{key}={value}")]
     return [*shlex.split(hosts.ssh), "-t" if terminal else "-T", *options, host.ssh]
 
 
-def remote_command(hosts: HostsCluster, words: Sequence[str]) -> str:
+def remote_command(hosts: HostsCluster, arguments: Sequence[str]) -> str:
     """Return the same for the machine's shell, which finds Persia itself as the user says."""
-    return f"{in_folder(hosts)} && {hosts.persia} {shlex.join(words)}"
+    return f"{in_folder(hosts)} && {hosts.persia} {shlex.join(arguments)}"
 
 
 def in_folder(hosts: HostsCluster) -> str:
@@ -53,13 +53,13 @@ def in_folder(hosts: HostsCluster) -> str:
 
 
 def run_on(
-    hosts: HostsCluster, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
+    hosts: HostsCluster, host: SshHost, arguments: Sequence[str], given: str, limit_s: float, what: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run `persia WORDS` on a machine with `given` as its input, and return its end, with what it prints.
 
     Raises UserError or RoleError, with the machine and `what` was to be done there, if that fails.
     """
-    command = ssh_command(hosts, host, words)
+    command = ssh_command(hosts, host, arguments)
     try:
         # A machine may have any encoding. Ctrl-C is for this process, which waits for the end.
         ended = subprocess.run(
@@ -82,11 +82,11 @@ def run_on(
 
 def failure(hosts: HostsCluster, host: SshHost, ended: "subprocess.CompletedProcess[str]", what: str) -> PersiaError:
     """Return why `what` was not done on a machine."""
-    code, said = ended.returncode, ended.stderr
-    why = last_words(said)
+    code, errors = ended.returncode, ended.stderr
+    why = failure_in(errors)
     if code == LOST or code < 0:
         return UserError(f"{host.ssh} is not reached by ssh: {why}; `{hosts.ssh} {host.ssh} true` has to work unasked")
-    if code in NOT_FOUND or NO_MODULE in said:
+    if code in NOT_FOUND or NO_MODULE in errors:
         return UserError(
             f"{host.ssh} does not find Persia by `{hosts.persia}`: {why}; install it there, or set cluster.persia"
         )
@@ -123,13 +123,13 @@ def facts_in_json() -> str:
 def ask(hosts: HostsCluster, host: SshHost) -> HostFacts:
     """Return the facts of a machine; raises UserError or RoleError if it cannot be used."""
     text = run_on(hosts, host, ["on-host"], "", ANSWER_S, "the first call").stdout
-    said: Any = None
+    answer: Any = None
     try:
-        said = json.loads(text.splitlines()[-1])
-        facts = msgspec.convert(said, HostFacts, str_keys=True)
+        answer = json.loads(text.splitlines()[-1])
+        facts = msgspec.convert(answer, HostFacts, str_keys=True)
     except (ValueError, LookupError, TypeError):
-        if isinstance(said, dict):  # another version may print other facts
-            _require_version(host.ssh, str(said.get("version")))
+        if isinstance(answer, dict):  # another version may print other facts
+            _require_version(host.ssh, str(answer.get("version")))
         raise RoleError(f"{host.ssh} answers what persia {__version__} does not: {text[:80]!r}") from None
     _require_version(host.ssh, facts.version)
     return facts

@@ -17,12 +17,12 @@ from pathlib import Path
 from persia_cli.config.record import read_run, write_run
 from persia_cli.config.schema import HostsCluster, Run
 from persia_cli.disk import write_whole, writing
-from persia_cli.engines.child import LOST, last_words
-from persia_cli.engines.driver_input import configuration, keys_of_job, text_of
+from persia_cli.engines.child import LOST, failure_in
+from persia_cli.engines.driver_input import configuration, input_text, keys_of_job
 from persia_cli.engines.driver_process import ELSEWHERE, is_submitted
 from persia_cli.engines.engine import settings_of
 from persia_cli.engines.hosts.placement import first_of
-from persia_cli.engines.hosts.ssh import failure, in_folder, run_on, ssh_command, ssh_words
+from persia_cli.engines.hosts.ssh import failure, in_folder, run_on, ssh_arguments, ssh_command
 from persia_cli.engines.job import COORDINATOR_ADDRESS, SECRET_FILE, anchored
 from persia_cli.errors import RoleError, UserError
 from persia_cli.loggers.logger import WANDB
@@ -36,19 +36,19 @@ POLL_S = 0.1
 LEFT_THERE = (CHECKPOINTS, COORDINATOR_ADDRESS, SECRET_FILE, WANDB)
 
 
-def submit(run: Run, run_dir: Path, words: Sequence[str]) -> None:
+def submit(run: Run, run_dir: Path, overrides: Sequence[str]) -> None:
     """Start the driver of a job on the first host; `words` are those of `persia drive`.
 
     Raises UserError if that is refused; the run directory is then unchanged.
     """
     hosts, first = settings_of(run, HostsCluster), first_of(run)
-    given = text_of(keys_of_job(), configuration(run))
+    given = input_text(keys_of_job(), configuration(run))
     is_new = not is_submitted(run_dir)
     folder = f"{run_dir.absolute().name}-{secrets.token_hex(3)}" if is_new else _folder_in(run_dir)
     if not is_new and (then := first_of(read_run(run_dir / CONFIG)).ssh) != first.ssh:
         raise UserError(f"the record of the run is on {then}, so coordinator-0 has to run there and not on {first.ssh}")
     try:
-        run_on(hosts, first, ["drive", "--background", "--run-dir", folder, *words], given, START_S, "the job")
+        run_on(hosts, first, ["drive", "--background", "--run-dir", folder, *overrides], given, START_S, "the job")
     except UserError as refused:
         raise type(refused)(str(refused).replace(folder, str(run_dir))) from None
     with writing(run_dir):
@@ -126,15 +126,15 @@ class SubmittedJob:
     def _stop_command(self, at_once: bool) -> list[str]:
         return self._command(["stop", *(["--now"] if at_once else []), self._folder])
 
-    def _command(self, words: Sequence[str], terminal: bool = False) -> list[str]:
-        *_, shell = ssh_command(self._hosts, self._first, words)
-        return [*ssh_words(self._hosts, self._first, terminal), shell]
+    def _command(self, arguments: Sequence[str], terminal: bool = False) -> list[str]:
+        *_, shell = ssh_command(self._hosts, self._first, arguments)
+        return [*ssh_arguments(self._hosts, self._first, terminal), shell]
 
     def fetch(self) -> None:
         """Copy the record and the logs here; raises RoleError if the machine is not reached."""
         leave = " ".join(f"--exclude=./{name}" for name in LEFT_THERE)
         shell = f"{in_folder(self._hosts)} && tar -C {shlex.quote(self._folder)} {leave} -cf - ."
-        command = [*ssh_words(self._hosts, self._first), shell]
+        command = [*ssh_arguments(self._hosts, self._first), shell]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         ) as process:
@@ -147,6 +147,6 @@ class SubmittedJob:
             ):
                 record.extractall(self._run_dir, filter="data")
             process.stdout.read()
-            said = process.stderr.read().decode(errors="replace")
+            errors = process.stderr.read().decode(errors="replace")
         if process.returncode not in (0, 1):  # 1: a file has changed while it was read
-            raise RoleError(f"{self._first.ssh}: the record is not copied: {last_words(said)}")
+            raise RoleError(f"{self._first.ssh}: the record is not copied: {failure_in(errors)}")

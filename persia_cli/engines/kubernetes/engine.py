@@ -24,7 +24,7 @@ from persia_cli.engines.kubernetes.pod import (
     pod,
 )
 from persia_cli.engines.placement import resources_of
-from persia_cli.engines.role_options import AUTO, role_words
+from persia_cli.engines.role_options import AUTO, role_arguments
 from persia_cli.errors import ConfigError, PreemptedError, UserError
 from persia_cli.plan.job import COORDINATOR, JobPlan, expected_replicas
 from persia_cli.version import __version__
@@ -84,13 +84,13 @@ def manifests(run: Run, name: str) -> list[Manifest]:
     counts = {COORDINATOR: 1, **expected_replicas(run)}
     check_name(name)
     check_paths(run, settings.volumes)
-    made = jobset(job, [RolePods(role, count, resources_of(run, role)) for role, count in counts.items()])
-    return [config_map(job.metadata(f"{name}-config"), run), network_policy(job.metadata(name), job.labels), made]
+    job_set = jobset(job, [RolePods(role, count, resources_of(run, role)) for role, count in counts.items()])
+    return [config_map(job.metadata(f"{name}-config"), run), network_policy(job.metadata(name), job.labels), job_set]
 
 
 def as_yaml(run: Run, name: str) -> str:
     """Return the manifests of a job as YAML, below what has to be done before."""
-    made, settings = manifests(run, name), settings_of(run, KubernetesCluster)
+    objects, settings = manifests(run, name), settings_of(run, KubernetesCluster)
     secret = PodJob(name, settings, run.checkpoint.grace_s).secret
     head = HEAD.format(
         name=name,
@@ -100,7 +100,7 @@ def as_yaml(run: Run, name: str) -> str:
         attach=attach_line(name),
         stop=stop_line(name),
     )
-    text = plain_yaml(made)
+    text = plain_yaml(objects)
     return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")
 
 
@@ -158,31 +158,31 @@ def _replicated_job(job: PodJob, pods: RolePods) -> Manifest:
     spec: Manifest = {"parallelism": pods.count, "completions": pods.count, "completionMode": "Indexed"}
     if pods.role == COORDINATOR:
         spec["backoffLimit"] = 0  # its failure is the job's, which JobSet begins again with all roles
-        spec["podFailurePolicy"] = {"rules": _ends_of_coordinator(goes_on=job.settings.run_claim is not None)}
+        spec["podFailurePolicy"] = {"rules": _ends_of_coordinator(resumes=job.settings.run_claim is not None)}
     else:
         spec["backoffLimit"] = NO_LIMIT
-    spec["template"] = pod(job, pods, _words(job, pods.role))
+    spec["template"] = pod(job, pods, _arguments(job, pods.role))
     return {"name": pods.role, "replicas": 1, "template": {"spec": spec}}
 
 
-def _words(job: PodJob, role: str) -> list[str]:
+def _arguments(job: PodJob, role: str) -> list[str]:
     """Return the arguments of `persia` for all replicas of a role; Kubernetes puts in what is in `$(…)`."""
     keys = f"{KEY_FOLDER}/{KEY}"
     if role == COORDINATOR:
         run = ["--run-dir", f"{RUNS}/{job.name}", f"conf={CONFIG_FOLDER}/{CONFIG_FILE}", "resume=auto"]
-        return [*role_words(role, AUTO, f"tcp://$(POD_IP):{PORT}", keys), *run]
+        return [*role_arguments(role, AUTO, f"tcp://$(POD_IP):{PORT}", keys), *run]
     coordinator = f"tcp://{host_name(job.name, COORDINATOR, 0)}.{job.name}:{PORT}"
-    return role_words(role, AUTO, coordinator, keys, advertise="tcp://$(POD_IP):*")
+    return role_arguments(role, AUTO, coordinator, keys, advertise="tcp://$(POD_IP):*")
 
 
-def _ends_of_coordinator(goes_on: bool) -> list[Manifest]:
+def _ends_of_coordinator(resumes: bool) -> list[Manifest]:
     """Return which ends of the coordinator end everything, and which count as none; `goes_on` if its record is kept."""
 
     def ended_with(code: int, action: str) -> Manifest:
         return {"action": action, "onExitCodes": {"containerName": COORDINATOR, "operator": "In", "values": [code]}}
 
     never_again = ended_with(UserError.exit_code, "FailJob")
-    if not goes_on:
+    if not resumes:
         return [never_again]
     disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     return [never_again, ended_with(PreemptedError.exit_code, "Ignore"), disrupted]

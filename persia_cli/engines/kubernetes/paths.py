@@ -26,8 +26,8 @@ def check_paths(run: Run, volumes: Sequence[Volume]) -> None:
                 f"{key}={path}: pods do not have the files of this machine; give a URI, or an absolute path in one of "
                 f"{KEY} or in the image"
             )
-    place = run.checkpoint.path
-    if run.checkpoint.saves and not (place and (_is_elsewhere(place) or _is_written(place, volumes))):
+    location = run.checkpoint.path
+    if run.checkpoint.saves and not (location and (_is_elsewhere(location) or _is_written(location, volumes))):
         raise ConfigError(
             "checkpoint.path has to be a URI that all pods reach, such as s3://bucket/folder, or in one of "
             f"{KEY} with read_only: false; or save nothing (checkpoint.at_end=false and "
@@ -39,8 +39,8 @@ def _check_volumes(volumes: Sequence[Volume]) -> None:
     """Raise ConfigError for a volume that would hide files of the job or of the system."""
     for volume in volumes:
         at = PurePosixPath("/" + posixpath.normpath(volume.path).lstrip("/"))
-        hidden = [own for own in (SCRATCH, SHARED, *ONLY_THE_JOBS) if PurePosixPath(own).is_relative_to(at)]
-        if hidden or any(at.is_relative_to(own) for own in ONLY_THE_JOBS):
+        hidden = [folder for folder in (SCRATCH, SHARED, *ONLY_THE_JOBS) if PurePosixPath(folder).is_relative_to(at)]
+        if hidden or any(at.is_relative_to(folder) for folder in ONLY_THE_JOBS):
             what = f"{at} hides {hidden[0]}, which" if hidden and hidden[0] != str(at) else f"{at}"
             raise ConfigError(
                 f"{KEY}: the path {what} pods have for themselves; give {volume.claim} another one, such as /data"
@@ -54,7 +54,7 @@ def _paths(run: Run) -> Iterator[tuple[str, str]]:
         yield "model.file", run.model.file
     if run.init_from is not None:
         yield from ([("init_from.path", run.init_from.path)] if run.init_from.path else [])
-        yield from ((f"init_from.vectors.{name}.path", each.path) for name, each in run.init_from.vectors.items())
+        yield from ((f"init_from.vectors.{name}.path", file.path) for name, file in run.init_from.vectors.items())
     if run.checkpoint.path is not None:
         yield "checkpoint.path", run.checkpoint.path
 
@@ -70,4 +70,4 @@ def _here(path: str) -> str:
 
 def _is_written(path: str, volumes: Sequence[Volume]) -> bool:
     at = PurePosixPath(posixpath.normpath(_here(path)))
-    return any(at.is_relative_to(each.path) for each in volumes if not each.read_only)
+    return any(at.is_relative_to(volume.path) for volume in volumes if not volume.read_only)

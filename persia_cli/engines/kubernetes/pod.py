@@ -66,13 +66,13 @@ class RolePods:
 
     role: str
     count: int
-    each: Resources
+    resources: Resources
 
 
-def pod(job: PodJob, pods: RolePods, words: list[str]) -> Manifest:
+def pod(job: PodJob, pods: RolePods, arguments: list[str]) -> Manifest:
     """Return the template of a role's pods; their container runs `persia` with these arguments."""
     volumes, mounts = _volumes(job, pods)
-    own = {
+    template = {
         "metadata": {
             "labels": {**job.settings.labels, **job.labels, COMPONENT: pods.role},
             "annotations": {SAFE_TO_EVICT: "false"},
@@ -87,17 +87,21 @@ def pod(job: PodJob, pods: RolePods, words: list[str]) -> Manifest:
             "shareProcessNamespace": True,
             "securityContext": _security(),
             **_scheduling(job, pods),
-            "containers": [_container(job.settings, pods, words, mounts)],
+            "containers": [_container(job.settings, pods, arguments, mounts)],
             "volumes": volumes,
         },
     }
-    return _completed(own, job.settings.pod)
+    return _completed(template, job.settings.pod)
 
 
-def _completed(own: Manifest, given: Manifest) -> Manifest:
+def _completed(template: Manifest, given: Manifest) -> Manifest:
     """Return a mapping with what the user gives besides; nothing that the job needs changes."""
-    both = {key: _completed(own[key], given[key]) for key in own.keys() & given.keys() if isinstance(own[key], dict)}
-    return {**own, **both, **{key: value for key, value in given.items() if key not in own}}
+    both = {
+        key: _completed(template[key], given[key])
+        for key in template.keys() & given.keys()
+        if isinstance(template[key], dict)
+    }
+    return {**template, **both, **{key: value for key, value in given.items() if key not in template}}
 
 
 def _security() -> Manifest:
@@ -139,22 +143,22 @@ def _affinity(job: PodJob, role: str) -> Manifest:
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
-def _container(settings: KubernetesCluster, pods: RolePods, words: list[str], mounts: list[Manifest]) -> Manifest:
-    asked = {"cpu": str(pods.each.cpus), "memory": f"{math.ceil(pods.each.memory / 2**20)}Mi"}
-    gpus = {settings.gpu: str(pods.each.gpus)} if pods.each.gpus else {}
+def _container(settings: KubernetesCluster, pods: RolePods, arguments: list[str], mounts: list[Manifest]) -> Manifest:
+    requests = {"cpu": str(pods.resources.cpus), "memory": f"{math.ceil(pods.resources.memory / 2**20)}Mi"}
+    gpus = {settings.gpu: str(pods.resources.gpus)} if pods.resources.gpus else {}
     secrets = [{"secretRef": {"name": name}} for name in settings.environment_secrets]
     return {
         "name": pods.role,
         "image": settings.image,
         "command": ["persia"],
-        "args": words,
+        "args": arguments,
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "HOME", "value": SCRATCH},
         ],
         **({"envFrom": secrets} if secrets else {}),
         # No limit of processors: a replica may use what its node has to spare.
-        "resources": {"requests": asked, "limits": {"memory": asked["memory"], **gpus}},
+        "resources": {"requests": requests, "limits": {"memory": requests["memory"], **gpus}},
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
@@ -182,7 +186,7 @@ def _volumes(job: PodJob, pods: RolePods) -> tuple[list[Manifest], list[Manifest
             ("config", {"configMap": {"name": f"{job.name}-config"}}, {"mountPath": CONFIG_FOLDER, "readOnly": True}),
             ("runs", claim if settings.run_claim else {"emptyDir": {}}, {"mountPath": RUNS}),
         ]
-    if pods.each.gpus:
+    if pods.resources.gpus:
         memory = {"emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
         triples.append(("shm", memory, {"mountPath": SHARED}))
     for number, volume in enumerate(settings.volumes):

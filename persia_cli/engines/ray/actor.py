@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.disk import writing
-from persia_cli.engines.child import LOST, last_words
+from persia_cli.engines.child import LOST, failure_in
 from persia_cli.engines.job import SIGNALLED
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import RoleError, one_line
@@ -36,7 +36,7 @@ class News:
     """Progress of a replica: the next portion of its log, and the exit code, None while its supervisor runs."""
 
     host: str
-    said: bytes
+    output: bytes
     code: int | None
 
 
@@ -47,13 +47,13 @@ class Actor:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process lives
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, words: Sequence[str], given: str) -> News:
+    def start(self, arguments: Sequence[str], given: str) -> News:
         """Start the supervisor with arguments of `persia`; `given` is the beginning of its input."""
         # Ray blocks SIGINT in its workers, and a process begins with the mask of the thread that starts it.
         blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
-                [*python_module("persia_cli"), *words],
+                [*python_module("persia_cli"), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=self._log,
@@ -73,8 +73,8 @@ class Actor:
         """Return the progress; the caller has `known` bytes of the log."""
         assert self._process is not None
         code = self._process.poll()  # before the log is read, so that the end of a replica comes with its last lines
-        said = os.pread(self._log.fileno(), PORTION, known)
-        return News(socket.gethostname(), said, None if len(said) == PORTION else code)
+        output = os.pread(self._log.fileno(), PORTION, known)
+        return News(socket.gethostname(), output, None if len(output) == PORTION else code)
 
     def end(self) -> None:
         """End the supervisor by the end of its input."""
@@ -83,15 +83,15 @@ class Actor:
                 self._process.stdin.close()
 
 
-class ActorPlace:
+class ActorReplica:
     """A replica next to an actor, as the driver sees it; no call here waits for the actor."""
 
     machine = "a machine of the Ray cluster"
 
-    def __init__(self, actor: Any, words: list[str], given: str, log: Path, kill: Any) -> None:
+    def __init__(self, actor: Any, arguments: list[str], given: str, log: Path, kill: Any) -> None:
         """Start it; `kill` ends an actor."""
         self._actor, self._log, self._kill = actor, log, kill
-        self._answer: Any = actor.start.remote(words, given)
+        self._answer: Any = actor.start.remote(arguments, given)
         self._again_s = 0.0
         self._known = 0
         self._lost = ""
@@ -100,7 +100,7 @@ class ActorPlace:
     @property
     def why(self) -> str:
         """The reason of its end, as text."""
-        return self._lost or last_words(self._log.read_text(encoding="utf-8", errors="replace"))
+        return self._lost or failure_in(self._log.read_text(encoding="utf-8", errors="replace"))
 
     def poll(self) -> None:
         """Take the answer to the last question, if it has come, and ask the next."""
@@ -118,7 +118,7 @@ class ActorPlace:
             return
         answer, self._answer, self._again_s = self._answer, None, now + POLL_S
         try:
-            self._take(ray.get(answer))
+            self._update(ray.get(answer))
         except ActorUnavailableError:
             return  # Ray does not reach it for the moment, and reports if that is for good
         except RayActorError as error:
@@ -129,12 +129,12 @@ class ActorPlace:
                 f"of the Ray cluster needs persia {__version__}"
             ) from None
 
-    def _take(self, news: News) -> None:
+    def _update(self, news: News) -> None:
         self.machine = news.host
         with writing(self._log), self._log.open("ab") as log:
-            log.write(news.said)
-        self._known += len(news.said)
-        if len(news.said) == PORTION:
+            log.write(news.output)
+        self._known += len(news.output)
+        if len(news.output) == PORTION:
             self._again_s = 0.0
         if news.code is not None:
             self.code = SIGNALLED - news.code if news.code < 0 else news.code

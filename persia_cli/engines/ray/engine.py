@@ -17,12 +17,12 @@ import yaml
 
 from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.distributed import DistributedEngine
-from persia_cli.engines.driver_input import configuration, keys_of_job, text_of
+from persia_cli.engines.driver_input import configuration, input_text, keys_of_job
 from persia_cli.engines.driver_process import start_driver
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.placement import GIB, beside, resources_of
-from persia_cli.engines.ray.actor import Actor, ActorPlace
-from persia_cli.engines.role_options import role_words
+from persia_cli.engines.placement import GIB, owner_of, resources_of
+from persia_cli.engines.ray.actor import Actor, ActorReplica
+from persia_cli.engines.role_options import role_arguments
 from persia_cli.errors import ConfigError, RoleError, UserError, one_line
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica, all_replicas
 
@@ -52,7 +52,7 @@ class RayEngine(DistributedEngine):
         self.require_reachable(plan.run)
         return machines(plan.run)
 
-    def is_inside(self, is_point: bool) -> bool:
+    def drives_here(self, is_point: bool) -> bool:
         """Return whether Ray has started this command, or a sweep, which ends its points itself."""
         return is_point or SUBMITTED_BY_RAY in os.environ
 
@@ -63,7 +63,7 @@ class RayEngine(DistributedEngine):
     def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
         """Start the driver as a process of this machine."""
         self.require_reachable(run)
-        start_driver(run_dir, overrides, text_of(keys_of_job(), configuration(run)))
+        start_driver(run_dir, overrides, input_text(keys_of_job(), configuration(run)))
         return "another process runs the job"
 
     def require_reachable(self, run: Run) -> None:
@@ -137,11 +137,11 @@ class RayMachines:
         """
         bundles = [dict(bundle.amounts) for bundle in self._request.bundles]
         self._group = self._ray.util.placement_group(bundles, strategy=STRATEGY)
-        begin, is_told = time.monotonic(), False
+        begin, is_reported = time.monotonic(), False
         while not self._group.wait(SLICE_S):
-            if not is_told:
+            if not is_reported:
                 say(f"waiting for resources of the Ray cluster, at most {self._room_s:g} s: {self._why_no_room()}")
-                is_told = True
+                is_reported = True
             meanwhile()
             if time.monotonic() - begin > self._room_s:
                 raise RoleError(
@@ -153,7 +153,7 @@ class RayMachines:
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return why_no_room(self._request, machines, self._ray.available_resources())
 
-    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> ActorPlace:
+    def start(self, replica: Replica, arguments: list[str], given: str, log: Path) -> ActorReplica:
         """Start a replica by a new actor in its bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -161,7 +161,7 @@ class RayMachines:
         options = options_of(self._request.amounts[replica])
         remote = self._ray.remote(max_restarts=0, max_concurrency=1)(Actor)
         actor = remote.options(**options, scheduling_strategy=bundle).remote()
-        return ActorPlace(actor, words, given, log, self._ray.kill)
+        return ActorReplica(actor, arguments, given, log, self._ray.kill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,9 @@ def request_of(run: Run) -> RayRequest:
     amounts = {replica: _amounts(run, replica.role) for replica in all_replicas(run) if replica.role != COORDINATOR}
     groups: dict[Replica, list[Replica]] = {}
     for replica in amounts:
-        groups.setdefault(beside(run, replica), []).append(replica)
+        groups.setdefault(owner_of(run, replica), []).append(replica)
     bundles = tuple(
-        Bundle(owner, tuple(each), _sum([amounts[replica] for replica in each])) for owner, each in groups.items()
+        Bundle(owner, tuple(group), _sum([amounts[replica] for replica in group])) for owner, group in groups.items()
     )
     return RayRequest(bundles, amounts)
 
@@ -209,7 +209,7 @@ def rendered(run: Run) -> str:
             "replica": replica.name,
             "bundle": request.bundle_of(replica),
             "options": options_of(amounts),
-            "command": shlex.join(["persia", *_words(run, replica)]),
+            "command": shlex.join(["persia", *_arguments(run, replica)]),
         }
         for replica, amounts in request.amounts.items()
     ]
@@ -225,9 +225,9 @@ def rendered(run: Run) -> str:
     return head + yaml.safe_dump(asked, sort_keys=False, width=200).rstrip("\n")
 
 
-def _words(run: Run, replica: Replica) -> list[str]:
+def _arguments(run: Run, replica: Replica) -> list[str]:
     cpus = run.cluster.processors_of(replica.role, replica.index)
-    return role_words(replica.role, replica.index, "tcp://HEAD:PORT", cpus=cpus)
+    return role_arguments(replica.role, replica.index, "tcp://HEAD:PORT", cpus=cpus)
 
 
 def options_of(amounts: Amounts) -> dict[str, float]:
@@ -245,17 +245,17 @@ def why_no_room(request: RayRequest, machines: Sequence[Amounts], free: Amounts)
             names = ", ".join(replica.name for replica in bundle.replicas)
             largest = max(machines, key=lambda machine: machine.get(CPU, 0), default={})
             return (
-                f"no machine is large enough for {names}, which need {in_words(bundle.amounts)} together; the largest "
-                f"of {len(machines)} has {in_words(largest)}"
+                f"no machine is large enough for {names}, which need {readable(bundle.amounts)} together; the largest "
+                f"of {len(machines)} has {readable(largest)}"
             )
     needed = _sum([bundle.amounts for bundle in request.bundles])
     return (
-        f"the job needs {in_words(needed)} in {len(request.bundles)} bundles, and of {len(machines)} machines "
-        f"{in_words(free)} are free"
+        f"the job needs {readable(needed)} in {len(request.bundles)} bundles, and of {len(machines)} machines "
+        f"{readable(free)} are free"
     )
 
 
-def in_words(amounts: Amounts) -> str:
+def readable(amounts: Amounts) -> str:
     """Return amounts for people."""
     gpus = f"{amounts[GPU]:g} GPUs, " if amounts.get(GPU) else ""
     return f"{amounts.get(CPU, 0):g} CPUs, {gpus}{amounts.get(MEMORY, 0) / GIB:.1f} GiB"
@@ -268,8 +268,8 @@ def _amounts(run: Run, role: str) -> Amounts:
 
 def _sum(amounts: Sequence[Amounts]) -> Amounts:
     total: dict[str, Any] = {}
-    for each in amounts:
-        for name, amount in each.items():
+    for one in amounts:
+        for name, amount in one.items():
             total[name] = total.get(name, 0) + amount
     return total
 

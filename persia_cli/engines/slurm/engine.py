@@ -9,7 +9,7 @@ from pathlib import Path
 from persia_cli.config.schema import Run
 from persia_cli.disk import writing
 from persia_cli.engines.distributed import DistributedEngine
-from persia_cli.engines.driver_process import LOG, note_of, note_queued
+from persia_cli.engines.driver_process import LOG, driver_record, record_queued
 from persia_cli.engines.resumed import DRIVER, newest_of
 from persia_cli.engines.slurm.programs import (
     PENDING,
@@ -49,7 +49,7 @@ class SlurmEngine(DistributedEngine):
         """Enter the machines of the allocation that this process is in."""
         return nullcontext(SlurmMachines(plan.run, allocation_of(os.environ)))
 
-    def is_inside(self, is_point: bool) -> bool:
+    def drives_here(self, is_point: bool) -> bool:
         """Return whether this command is in an allocation."""
         return bool(os.environ.get(IN_SCRIPT))
 
@@ -61,7 +61,7 @@ class SlurmEngine(DistributedEngine):
         """Queue the job, whose script begins or goes on by itself."""
         return f"job {queue(run, run_dir)} of Slurm"
 
-    def own_job(self, run_dir: Path) -> str:
+    def script_job(self, run_dir: Path) -> str:
         """Return the number of the job whose script this process is; raises UserError if another job has the run."""
         if not (job := os.environ.get(IN_SCRIPT, "")):
             raise UserError(f"--scheduler slurm is for the script of a job of Slurm: {IN_SCRIPT} is not set")
@@ -74,7 +74,7 @@ class SlurmEngine(DistributedEngine):
 
     def scheduled_again(self, plan: JobPlan, report: Callable[[str], None]) -> AbstractContextManager[None]:
         """Queue the job again if its time is over in the block, or machines are lost."""
-        return queued_again(plan, os.environ, report) if self.is_inside(is_point=False) else nullcontext()
+        return queued_again(plan, os.environ, report) if self.drives_here(is_point=False) else nullcontext()
 
 
 def queue(run: Run, run_dir: Path) -> str:
@@ -86,7 +86,7 @@ def queue(run: Run, run_dir: Path) -> str:
         )
     require_no_other(run_dir)
     text, folder = script(run, run_dir), run_dir.absolute() / DRIVER
-    made = [each for each in (folder, folder.parent) if not each.exists()]
+    new_folders = [path for path in (folder, folder.parent) if not path.exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG).unlink(missing_ok=True)
@@ -94,17 +94,17 @@ def queue(run: Run, run_dir: Path) -> str:
         job = submit(text, folder / LOG)
     except PersiaError:
         with suppress(OSError):
-            for each in made:
-                each.rmdir()
+            for path in new_folders:
+                path.rmdir()
         raise
-    note_queued(run_dir, SLURM, job)
+    record_queued(run_dir, SLURM, job)
     return job
 
 
-def require_no_other(run_dir: Path, own: str = "") -> None:
+def require_no_other(run_dir: Path, script_job: str = "") -> None:
     """Raise UserError if Slurm has a job of a run that is not over, and is not the `own` one."""
-    before = note_of(run_dir)
-    if before and before.scheduler == SLURM and before.job != own and not state_of(before.job).is_over:
+    before = driver_record(run_dir)
+    if before and before.scheduler == SLURM and before.job != script_job and not state_of(before.job).is_over:
         raise UserError(f"Slurm has the job of {run_dir} already, as {before.job}; persia attach {run_dir} shows it")
 
 
@@ -113,7 +113,7 @@ class QueuedDriver:
 
     def __init__(self, job: str) -> None:
         self._job, self._state = job, State(PENDING)
-        self._asked_s, self._answered_s = 0.0, time.monotonic()
+        self._requested_s, self._answered_s = 0.0, time.monotonic()
 
     @property
     def running(self) -> bool:
@@ -148,9 +148,9 @@ class QueuedDriver:
     def _known(self) -> State:
         """Return the state at the last question; raises RoleError if Slurm does not answer for long."""
         now = time.monotonic()
-        if now - self._asked_s < STATE_S and self._asked_s:
+        if now - self._requested_s < STATE_S and self._requested_s:
             return self._state
-        self._asked_s = now
+        self._requested_s = now
         try:
             self._state, self._answered_s = state_of(self._job), now
         except RoleError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.placement import RANK, Resources, beside, resources_of
+from persia_cli.engines.placement import RANK, Resources, owner_of, resources_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 
@@ -16,7 +16,7 @@ SCRIPT, STEP = 512 * MIB, 32 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class MachinePlace:
+class MachineSlot:
     """The machine of a replica: its number among those of its kind."""
 
     kind: int
@@ -29,18 +29,19 @@ class MachineKind:
     """Machines that are alike: all of a job, or a component of a heterogeneous one."""
 
     nodes: int
-    each: Resources
-    """Resources of each: enough for all the replicas of any of them."""
+    resources: Resources
+    """Those of each machine: enough for all the replicas of any of them."""
     partition: str | None
 
 
 def has_gpu_machines(run: Run) -> bool:
     """Return whether NN workers have separate machines, since these have GPUs."""
-    has_own = settings_of(run, SlurmCluster).gpu_nodes != 0 and settings_of(run, SlurmCluster).placement != "packed"
-    return has_own and resources_of(run, "nn-worker").gpus > 0
+    settings = settings_of(run, SlurmCluster)
+    has_separate = settings.gpu_nodes != 0 and settings.placement != "packed"
+    return has_separate and resources_of(run, "nn-worker").gpus > 0
 
 
-def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
+def slots_of(run: Run) -> Mapping[Replica, MachineSlot]:
     """Return the machine of each replica, in the order of start.
 
     The n-th replica of a role is on the n-th machine, round and round, unless `cluster.placement` puts it on
@@ -48,23 +49,23 @@ def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
     """
     counts = _counts(run)
 
-    def place(replica: Replica) -> MachinePlace:
+    def slot_of(replica: Replica) -> MachineSlot:
         # By default NN workers with GPUs have their machines for themselves.
         moves = replica.role == "embedding-worker" or settings_of(run, SlurmCluster).placement != "beside_servers"
-        owner = beside(run, replica) if moves and replica.role != COORDINATOR else replica
+        owner = owner_of(run, replica) if moves and replica.role != COORDINATOR else replica
         kind = int(owner.role == RANK and len(counts) > 1)
-        return MachinePlace(kind, owner.index % counts[kind])
+        return MachineSlot(kind, owner.index % counts[kind])
 
-    return {replica: place(replica) for replica in all_replicas(run)}
+    return {replica: slot_of(replica) for replica in all_replicas(run)}
 
 
 def machines_of(run: Run) -> list[MachineKind]:
     """Return the machines to ask for; raises ConfigError if some of them would have nothing to run."""
-    places, settings = places_of(run), settings_of(run, SlurmCluster)
+    slots, settings = slots_of(run), settings_of(run, SlurmCluster)
     partitions = [settings.partition, settings.gpu_partition or settings.partition]
     return [
         MachineKind(
-            nodes, _most([_needed(run, places, MachinePlace(kind, node)) for node in range(nodes)]), partitions[kind]
+            nodes, _most([_needed(run, slots, MachineSlot(kind, node)) for node in range(nodes)]), partitions[kind]
         )
         for kind, nodes in enumerate(_counts(run))
     ]
@@ -79,14 +80,14 @@ def _counts(run: Run) -> list[int]:
     """Return the number of machines of each kind."""
     settings = settings_of(run, SlurmCluster)
     servers, ranks = settings.embedding_servers, settings.nn_workers
-    apart = settings.data_loaders if settings.placement == "beside_servers" else 0
+    separate_loaders = settings.data_loaders if settings.placement == "beside_servers" else 0
     if settings.placement == "packed":
         _refuse_gpu_machines(settings)
         wanted, most = [settings.nodes or 1], [1]
     elif has_gpu_machines(run):
-        wanted, most = [settings.nodes or servers, settings.gpu_nodes or ranks], [max(servers, apart), ranks]
+        wanted, most = [settings.nodes or servers, settings.gpu_nodes or ranks], [max(servers, separate_loaders), ranks]
     else:
-        wanted, most = [settings.nodes or max(servers, ranks)], [max(servers, apart, ranks)]
+        wanted, most = [settings.nodes or max(servers, ranks)], [max(servers, separate_loaders, ranks)]
     for key, count, limit in zip(("nodes", "gpu_nodes"), wanted, most, strict=False):
         if count > limit:
             raise ConfigError(
@@ -103,13 +104,13 @@ def _refuse_gpu_machines(settings: SlurmCluster) -> None:
             )
 
 
-def _needed(run: Run, places: Mapping[Replica, MachinePlace], place: MachinePlace) -> Resources:
-    there = [resources_of(run, replica.role) for replica, at in places.items() if at == place]
-    memory = sum(mebibytes(each.memory) for each in there) * MIB
-    if place == MachinePlace(0, 0):
-        memory += SCRIPT + len(places) * STEP
-    return Resources(sum(each.cpus for each in there), memory, sum(each.gpus for each in there))
+def _needed(run: Run, slots: Mapping[Replica, MachineSlot], slot: MachineSlot) -> Resources:
+    there = [resources_of(run, replica.role) for replica, at in slots.items() if at == slot]
+    memory = sum(mebibytes(resources.memory) for resources in there) * MIB
+    if slot == MachineSlot(0, 0):
+        memory += SCRIPT + len(slots) * STEP
+    return Resources(sum(resources.cpus for resources in there), memory, sum(resources.gpus for resources in there))
 
 
 def _most(machines: list[Resources]) -> Resources:
-    return Resources(*(max(getattr(each, name) for each in machines) for name in ("cpus", "memory", "gpus")))
+    return Resources(*(max(getattr(resources, name) for resources in machines) for name in ("cpus", "memory", "gpus")))

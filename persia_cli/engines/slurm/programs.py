@@ -41,26 +41,26 @@ class State:
 def submit(script: str, log: Path) -> str:
     """Queue a job, whose script writes to a file, and return its number; raises UserError if Slurm refuses it."""
     try:
-        said = _ask(["sbatch", "--parsable", f"--output={log}"], script)
+        output = _ask(["sbatch", "--parsable", f"--output={log}"], script)
     except RoleError as error:
         if NO_CONTROLLER.search(str(error)):
             raise
         raise UserError(
             f"Slurm refuses the job: {error}; --dry-run prints what was asked for, which the keys of cluster change"
         ) from error
-    return said.strip().splitlines()[-1].partition(";")[0]
+    return output.strip().splitlines()[-1].partition(";")[0]
 
 
 def state_of(job: str) -> State:
     """Return how a job does."""
     try:
-        said = _ask(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r"])
+        output = _ask(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r"])
     except RoleError as error:
         if UNKNOWN_JOB in str(error):
             return State(FORGOTTEN)
         raise
     # Of a heterogeneous job the first component, where the script runs.
-    name, _, reason = said.strip().partition("\n")[0].partition("|")
+    name, _, reason = output.strip().partition("\n")[0].partition("|")
     return State(name or FORGOTTEN, "" if reason == "None" else reason)
 
 
@@ -86,14 +86,14 @@ def hosts_in(nodes: str) -> list[str]:
 
 def address_of(node: str) -> str:
     """Return the address, perhaps a name, at which Slurm reaches a machine."""
-    found = re.search(r"\bNodeAddr=(\S+)", _ask(["scontrol", "show", "node", node, "--oneliner"]))
-    return found[1] if found else node
+    match = re.search(r"\bNodeAddr=(\S+)", _ask(["scontrol", "show", "node", node, "--oneliner"]))
+    return match[1] if match else node
 
 
 def lost_among(nodes: Collection[str]) -> list[str]:
     """Return those of some machines that are down, or do not answer."""
-    said = _ask(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])
-    states = (line.split(None, 1) for line in said.splitlines() if line.strip())
+    output = _ask(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])
+    states = (line.split(None, 1) for line in output.splitlines() if line.strip())
     return sorted({name for name, state in states if LOST_NODE.search(state)})
 
 

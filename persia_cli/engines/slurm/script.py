@@ -10,15 +10,15 @@ from persia_cli.engines.driver_input import NOTHING, configuration
 from persia_cli.engines.driver_process import LOG
 from persia_cli.engines.engine import settings_of
 from persia_cli.engines.resumed import DRIVER
-from persia_cli.engines.role_options import role_words
+from persia_cli.engines.role_options import role_arguments
 from persia_cli.engines.slurm.machines import (
     MachineKind,
     has_gpu_machines,
     machines_of,
     mebibytes,
-    places_of,
+    slots_of,
 )
-from persia_cli.engines.slurm.steps import persia_words, step_command
+from persia_cli.engines.slurm.steps import persia_command, step_command
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR
 from persia_cli.version import __version__
@@ -51,8 +51,8 @@ def script(run: Run, run_dir: Path) -> str:
     lines += [STEPS.rstrip("\n"), *(f"#   {shlex.join(command)}" for command in _steps(run)), ""]
     log = run_dir.absolute() / DRIVER / LOG
     lines += [f"mkdir -p {shlex.quote(str(log.parent))} && exec >> {shlex.quote(str(log))} 2>&1", IGNORED]
-    words = [*persia_words(run), "drive", "--scheduler", "slurm", "--run-dir", str(run_dir.absolute()), "resume=auto"]
-    lines += [*settings.setup, f"exec {shlex.join(words)} << '{END}'"]
+    command = [*persia_command(run), "drive", "--scheduler", "slurm", "--run-dir", str(run_dir.absolute())]
+    lines += [*settings.setup, f"exec {shlex.join([*command, 'resume=auto'])} << '{END}'"]
     # No keys, no credentials; sbatch would remove empty lines from the script of a heterogeneous job.
     return "\n".join([*lines, NOTHING, NOTHING, configuration(run).rstrip("\n"), END])
 
@@ -99,10 +99,10 @@ def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: Mac
         yield f"--time={_minutes(run, settings.hours)}"
     yield f"--nodes={kind.nodes}"
     yield "--ntasks-per-node=1"
-    yield f"--cpus-per-task={kind.each.cpus}"
-    yield f"--mem={mebibytes(kind.each.memory)}M"
-    if kind.each.gpus:
-        yield f"--gres={settings.gpu}:{kind.each.gpus}"
+    yield f"--cpus-per-task={kind.resources.cpus}"
+    yield f"--mem={mebibytes(kind.resources.memory)}M"
+    if kind.resources.gpus:
+        yield f"--gres={settings.gpu}:{kind.resources.gpus}"
     yield from ("--requeue", "--no-kill")
     if not number:
         yield "--open-mode=append"
@@ -112,8 +112,8 @@ def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: Mac
 
 
 def _steps(run: Run) -> Iterator[list[str]]:
-    for replica, place in places_of(run).items():
+    for replica, slot in slots_of(run).items():
         if replica.role != COORDINATOR:
             cpus = run.cluster.processors_of(replica.role, replica.index)
-            command = step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE")
-            yield [*command, *role_words(replica.role, replica.index, "tcp://ADDRESS:PORT", cpus=cpus)]
+            command = step_command(run, replica, slot.kind if has_gpu_machines(run) else None, "NODE")
+            yield [*command, *role_arguments(replica.role, replica.index, "tcp://ADDRESS:PORT", cpus=cpus)]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.config.schema import Run, SlurmCluster
-from persia_cli.engines.child import Child, last_words
+from persia_cli.engines.child import Child, failure_in
 from persia_cli.engines.engine import settings_of
 from persia_cli.engines.job import SIGNALLED
 from persia_cli.engines.placement import resources_of
-from persia_cli.engines.slurm.machines import MachinePlace, mebibytes, places_of
+from persia_cli.engines.slurm.machines import MachineSlot, mebibytes, slots_of
 from persia_cli.engines.slurm.programs import address_of, hosts_in, lost_among
 from persia_cli.errors import ConfigError, RoleError, UserError
 from persia_cli.plan.job import COORDINATOR, Replica
@@ -33,14 +33,14 @@ class Allocation:
     job: str
     groups: tuple[tuple[str, ...], ...]
 
-    def group_of(self, place: MachinePlace) -> int | None:
+    def group_of(self, slot: MachineSlot) -> int | None:
         """Return the component of a machine; None if there is but one."""
-        return min(place.kind, len(self.groups) - 1) if len(self.groups) > 1 else None
+        return min(slot.kind, len(self.groups) - 1) if len(self.groups) > 1 else None
 
-    def node_of(self, place: MachinePlace) -> str:
+    def node_of(self, slot: MachineSlot) -> str:
         """Return the name of a machine."""
-        group = self.groups[self.group_of(place) or 0]
-        return group[place.node % len(group)]
+        group = self.groups[self.group_of(slot) or 0]
+        return group[slot.node % len(group)]
 
     @property
     def nodes(self) -> list[str]:
@@ -76,10 +76,10 @@ def listening_address(node: str, others: list[str]) -> str:
 
     A machine's name may lead only to its loopback address; then its address on the route to another machine counts.
     """
-    own = _ip_of(node)
-    if own.startswith(LOOPBACK) and others:
-        own = address_towards(f"tcp://{_ip_of(others[0])}:1")
-    return own
+    address = _ip_of(node)
+    if address.startswith(LOOPBACK) and others:
+        address = address_towards(f"tcp://{_ip_of(others[0])}:1")
+    return address
 
 
 def _ip_of(node: str) -> str:
@@ -99,8 +99,8 @@ class SlurmMachines:
 
     def __init__(self, run: Run, allocation: Allocation) -> None:
         self._run, self._allocation = run, allocation
-        self._places = places_of(run)
-        self._nodes = {replica: allocation.node_of(place) for replica, place in self._places.items()}
+        self._slots = slots_of(run)
+        self._nodes = {replica: allocation.node_of(slot) for replica, slot in self._slots.items()}
         first = self._nodes[Replica(COORDINATOR, 0)]
         self.address = listening_address(first, [node for node in self._nodes.values() if node != first])
 
@@ -109,19 +109,19 @@ class SlurmMachines:
         if lost := self._allocation.lost(say) & set(self._nodes.values()):
             raise LostMachinesError(f"machines of the job {self._allocation.job} are lost: {', '.join(sorted(lost))}")
         for node in dict.fromkeys(self._nodes.values()):
-            say(f"{node}: {', '.join(each.name for each, at in self._nodes.items() if at == node)}")
+            say(f"{node}: {', '.join(replica.name for replica, at in self._nodes.items() if at == node)}")
         meanwhile()
 
-    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> Child:
+    def start(self, replica: Replica, arguments: list[str], given: str, log: Path) -> Child:
         """Start a replica."""
-        group, node = self._allocation.group_of(self._places[replica]), self._nodes[replica]
-        command = [*step_command(self._run, replica, group, node), *words]
+        group, node = self._allocation.group_of(self._slots[replica]), self._nodes[replica]
+        command = [*step_command(self._run, replica, group, node), *arguments]
         return Child(node, command, given, log, is_lost_by_srun)
 
 
 def is_lost_by_srun(code: int, text: str) -> bool:
     """Return whether a step has ended for a reason that its replica has not reported."""
-    return code != UserError.exit_code and code < SIGNALLED and last_words(text).startswith(BY_SRUN)
+    return code != UserError.exit_code and code < SIGNALLED and failure_in(text).startswith(BY_SRUN)
 
 
 def step_command(run: Run, replica: Replica, group: int | None, node: str) -> list[str]:
@@ -129,19 +129,19 @@ def step_command(run: Run, replica: Replica, group: int | None, node: str) -> li
 
     `group` is the machine's component, if the job is heterogeneous.
     """
-    each = resources_of(run, replica.role)
+    resources = resources_of(run, replica.role)
     command = ["srun", *([] if group is None else [f"--het-group={group}"]), f"--job-name={replica.name}"]
     command += [f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
     # A step that asks for no exact amount gets the whole machine, and the next one waits.
-    command += ["--exact", f"--cpus-per-task={each.cpus}", f"--mem={mebibytes(each.memory)}M"]
-    if each.gpus:
-        command += [f"--gres={settings_of(run, SlurmCluster).gpu}:{each.gpus}"]
+    command += ["--exact", f"--cpus-per-task={resources.cpus}", f"--mem={mebibytes(resources.memory)}M"]
+    if resources.gpus:
+        command += [f"--gres={settings_of(run, SlurmCluster).gpu}:{resources.gpus}"]
     elif group is None and resources_of(run, "nn-worker").gpus:
         command += ["--gres=none"]
     # The loss of a machine, or the end of a replica, does not end other steps: the coordinator decides.
     command += ["--no-kill", "--kill-on-bad-exit=0", f"--immediate={ROOM_S}", "--mpi=none"]
-    _require_room(replica, run.cluster.processors_of(replica.role, replica.index), each.cpus)
-    return [*command, *persia_words(run)]
+    _require_room(replica, run.cluster.processors_of(replica.role, replica.index), resources.cpus)
+    return [*command, *persia_command(run)]
 
 
 def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
@@ -155,7 +155,7 @@ def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
         )
 
 
-def persia_words(run: Run) -> list[str]:
+def persia_command(run: Run) -> list[str]:
     """Return the command that runs Persia, with the home folder in the place of a tilde."""
     first, *others = shlex.split(settings_of(run, SlurmCluster).persia)
     return [str(Path(first).expanduser()) if first.startswith("~") else first, *others]

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.engines.child import LOST, Child, last_words
-from persia_cli.engines.driver_input import text_of
+from persia_cli.engines.child import LOST, Child, failure_in
+from persia_cli.engines.driver_input import input_text
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.slurm.steps import is_lost_by_srun
 from persia_cli.wire.secret import new_keys
@@ -59,16 +59,16 @@ def test_srun_reports_a_step_that_did_not_begin(code: int, text: str, is_lost: b
 
 
 def test_the_errors_of_a_command_count_and_else_its_last_line() -> None:
-    assert last_words("error: one\nmore\nerror: two\nend\n") == "one; two"
-    assert last_words("first\nlast\n\n") == "last"
-    assert last_words("") == "it printed nothing"
+    assert failure_in("error: one\nmore\nerror: two\nend\n") == "one; two"
+    assert failure_in("first\nlast\n\n") == "last"
+    assert failure_in("") == "it printed nothing"
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("ends", ["end", "close"])
 def test_a_replica_ends_with_its_input_and_hides_the_secret(ends: str, tmp_path: Path) -> None:
     keys = new_keys()
-    child = Child("here", [*python_module("persia_cli"), *WORDS], text_of(keys), tmp_path / "log")
+    child = Child("here", [*python_module("persia_cli"), *WORDS], input_text(keys), tmp_path / "log")
     own = psutil.Process(os.getpid())
 
     def processes() -> list[psutil.Process]:

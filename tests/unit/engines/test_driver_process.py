@@ -10,9 +10,9 @@ from persia_cli.engines.driver_process import (
     KILLED,
     ProcessDriver,
     driver_of,
+    driver_record,
     driving,
     exit_code,
-    note_of,
     start_driver,
 )
 from persia_cli.engines.job import record_end, recorded_end
@@ -90,7 +90,7 @@ def test_a_damaged_note_is_named(damaged: str, tmp_path: Path) -> None:
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver/driver.json").write_text(damaged)
     with pytest.raises(UserError, match=r"driver\.json is damaged: it does not name the process that drives the job"):
-        note_of(tmp_path)
+        driver_record(tmp_path)
 
 
 def test_a_driver_on_another_machine_is_for_a_command_there(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.engines.job import COORDINATOR_ADDRESS, prepared_run_dir
-from persia_cli.engines.resumed import locked, metrics_so_far, newest_of, newest_sound, start_over, take_up_record
+from persia_cli.engines.resumed import continue_record, locked, metrics_so_far, newest_of, newest_sound, start_over
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.record_state import save_copies
@@ -46,7 +46,7 @@ def take_up(checkpoint: Path, tmp_path: Path) -> Callable[..., None]:
         job = plan(["conf=synthetic", "cluster=embedded"], run_dir or checkpoint.parents[1])
         job = replace(job, job=replace(job.job, load=str(checkpoint)))
         with locked(job.run_dir):
-            take_up_record(job, metrics_so_far(job), moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
+            continue_record(job, metrics_so_far(job), moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
 
     return take
 

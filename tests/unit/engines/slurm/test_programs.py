@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.driver_process import driving, note_of
+from persia_cli.engines.driver_process import driver_record, driving
 from persia_cli.engines.slurm.engine import QueuedDriver, queue, queued_again, require_no_other
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
 from persia_cli.engines.slurm.steps import Allocation, LostMachinesError, allocation_of
@@ -35,7 +35,7 @@ def shop(tmp_path: Path) -> Path:
 
 def number_in(run_dir: Path) -> str:
     """Return the number of the job of Slurm that a run directory has."""
-    note = note_of(run_dir)
+    note = driver_record(run_dir)
     assert note is not None
     return note.job
 

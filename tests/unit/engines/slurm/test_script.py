@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import RoleResources, Run
-from persia_cli.engines.driver_input import take
+from persia_cli.engines.driver_input import read_input
 from persia_cli.engines.driver_process import LOG
 from persia_cli.engines.job import anchored
 from persia_cli.engines.placement import resources_of
-from persia_cli.engines.slurm.machines import MachinePlace, machines_of, mebibytes, places_of
+from persia_cli.engines.slurm.machines import MachineSlot, machines_of, mebibytes, slots_of
 from persia_cli.engines.slurm.script import END, script
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import Replica, all_replicas
@@ -72,7 +72,7 @@ def test_the_shell_passes_the_configuration_unchanged(tmp_path: Path) -> None:
     shown = text.replace(command, f"kill -USR1 $$; cat << '{END}'")
     said = subprocess.run(["bash"], input=shown, capture_output=True, text=True, cwd=tmp_path)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
-    handed = take(io.BytesIO((tmp_path / "my runs/driver" / LOG).read_bytes()))
+    handed = read_input(io.BytesIO((tmp_path / "my runs/driver" / LOG).read_bytes()))
     assert handed.key_file is None
     assert parsed(handed.config, "the shell") == anchored(run)
     lines = text.splitlines()
@@ -106,7 +106,7 @@ def test_machines_have_capacity_for_their_replicas_and_none_is_idle(
     }
     changes = {**counts, "gpu_nodes": None if apart else 0}
     run = plain().model_copy(update={"cluster": plain().cluster.model_copy(update=changes)})
-    kinds, places = machines_of(run), places_of(run)
+    kinds, places = machines_of(run), slots_of(run)
     assert len(kinds) == (2 if gpus and apart and placement != "packed" else 1)
     assert tuple(places) == all_replicas(run)
     assert places[all_replicas(run)[0]].node == 0
@@ -115,12 +115,12 @@ def test_machines_have_capacity_for_their_replicas_and_none_is_idle(
             there = [
                 resources_of(run, each.role) for each, at in places.items() if (at.kind, at.node) == (number, node)
             ]
-            assert 0 < sum(each.cpus for each in there) <= kind.each.cpus
-            assert sum(mebibytes(each.memory) for each in there) <= mebibytes(kind.each.memory)
-            assert sum(each.gpus for each in there) <= kind.each.gpus
+            assert 0 < sum(each.cpus for each in there) <= kind.resources.cpus
+            assert sum(mebibytes(each.memory) for each in there) <= mebibytes(kind.resources.memory)
+            assert sum(each.gpus for each in there) <= kind.resources.gpus
     for replica, place in places.items():
         if placement == "packed":
-            assert place == MachinePlace(0, 0)
+            assert place == MachineSlot(0, 0)
         elif replica.role == "embedding-worker" and placement == "beside_servers":
             assert place == places[Replica("embedding-server", replica.index % servers)]
         elif replica.role in ("embedding-worker", "data-loader") and placement == "beside_ranks":

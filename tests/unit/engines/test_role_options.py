@@ -8,17 +8,17 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.engines.driver_input import configuration
 from persia_cli.engines.placement import GIB, Resources, resources_of
-from persia_cli.engines.role_options import index_of, role_words
+from persia_cli.engines.role_options import index_of, role_arguments
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES
 
 
 def test_a_replica_has_a_file_of_keys_or_is_attached_to_its_driver() -> None:
-    assert role_words("nn-worker", "auto", "tcp://10.0.0.1:7000", "/etc/persia/keys") == [
+    assert role_arguments("nn-worker", "auto", "tcp://10.0.0.1:7000", "/etc/persia/keys") == [
         "launch-role", "nn-worker", "--index", "auto", "--coordinator", "tcp://10.0.0.1:7000",
         "--key-file", "/etc/persia/keys", "--supervise",
     ]  # fmt: skip
-    assert role_words("nn-worker", 1, "tcp://h:7", advertise="tcp://e:1", cpus="0-3,8") == [
+    assert role_arguments("nn-worker", 1, "tcp://h:7", advertise="tcp://e:1", cpus="0-3,8") == [
         "launch-role", "nn-worker", "--index", "1", "--coordinator", "tcp://h:7", "--key-file", "-",
         "--advertise", "tcp://e:1", "--cpus", "0-3,8", "--attached",
     ]  # fmt: skip

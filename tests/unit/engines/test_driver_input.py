@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.driver_input import descriptors, file_in_memory, take, take_first, text_of
+from persia_cli.engines.driver_input import descriptors, file_in_memory, input_text, read_first_lines, read_input
 from persia_cli.errors import ConfigError
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.wire.secret import new_keys, read_keys
@@ -37,9 +37,9 @@ def _closed() -> Iterator[None]:
 def test_keys_credentials_and_configuration_arrive_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = new_keys()
     monkeypatch.setenv(VARIABLE, '{"s3://a": ["user:secret", ""]}')
-    text = text_of(keys, "name: a\nseed: 1\n")
+    text = input_text(keys, "name: a\nseed: 1\n")
     monkeypatch.delenv(VARIABLE)
-    handed = take(io.BytesIO(text.encode()))
+    handed = read_input(io.BytesIO(text.encode()))
     assert handed.key_file is not None
     assert read_keys(handed.key_file) == keys
     assert read_keys(handed.key_file) == keys  # each process of a role reads it
@@ -49,10 +49,10 @@ def test_keys_credentials_and_configuration_arrive_unchanged(monkeypatch: pytest
 
 def test_keys_or_a_configuration_may_come_alone() -> None:
     keys = new_keys()
-    handed = take(io.BytesIO(keys.secret + b"\n"))
+    handed = read_input(io.BytesIO(keys.secret + b"\n"))
     assert handed.key_file is not None
     assert (read_keys(handed.key_file), handed.config) == (keys, "")
-    handed = take(io.BytesIO(b"-\n-\nname: a\n"))
+    handed = read_input(io.BytesIO(b"-\n-\nname: a\n"))
     assert (handed.key_file, handed.config) == (None, "name: a\n")
 
 
@@ -60,9 +60,9 @@ def test_keys_are_read_while_the_input_goes_on() -> None:
     keys = new_keys()
     out, source = os.pipe()
     with os.fdopen(out, "rb") as reader, os.fdopen(source, "wb") as writer:
-        writer.write(text_of(keys).encode())
+        writer.write(input_text(keys).encode())
         writer.flush()
-        assert read_keys(take_first(reader)) == keys
+        assert read_keys(read_first_lines(reader)) == keys
 
 
 def test_the_file_is_private_and_only_heirs_can_open_it() -> None:
@@ -76,4 +76,4 @@ def test_the_file_is_private_and_only_heirs_can_open_it() -> None:
 
 def test_what_is_no_text_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^--key-file -: standard input is not text"):
-        take(io.BytesIO(b"\xff\xfe"))
+        read_input(io.BytesIO(b"\xff\xfe"))
