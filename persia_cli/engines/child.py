@@ -12,7 +12,6 @@ from persia_cli.engines.job import ERROR_LINE, SIGNALLED
 
 LOST = 255
 """Exit code of a replica whose machine, or the connection to it, is lost. It is that of ssh."""
-TAIL_LINES = 20
 
 
 def failure_in(text: str) -> str:

@@ -1,37 +1,30 @@
 """A job on several machines: the coordinator is a child of the driver, and an engine starts the other replicas."""
 
 import signal
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from persia_cli.control.membership import RunningClock
-from persia_cli.engines.child import LOST, TAIL_LINES
+from persia_cli.engines.child import LOST
+from persia_cli.engines.coordinated import FIRST, SETTLE_S, CoordinatedJob
 from persia_cli.engines.driver import drive
 from persia_cli.engines.driver_input import file_in_memory, input_text, keys_of_job
 from persia_cli.engines.engine import Engine
 from persia_cli.engines.job import (
-    ERROR_LINE,
-    ROLES,
     SIGNALLED,
     JobResult,
-    address_in,
     record,
     recorded_failure,
     replicas_named,
     was_cut_off,
 )
-from persia_cli.engines.role_options import RoleOptions, role_arguments
+from persia_cli.engines.role_options import RoleOptions, arguments_of
 from persia_cli.engines.supervisor import CLEAN_EXITS, Supervised
 from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 
-POLL_S = 0.05
-SETTLE_S = 3.0
-"""Seconds that the coordinator has to record why a replica failed, before the driver reports it itself."""
 MOST_LOGS = 8
 """Replicas that a failure names whose logs are shown with it."""
 
@@ -85,17 +78,16 @@ class DistributedEngine(Engine):
             return drive(plan, lambda prepared: DistributedJob(prepared, machines), follow)
 
 
-class DistributedJob:
+class DistributedJob(CoordinatedJob):
     """The replicas of one start of a job."""
 
     def __init__(self, plan: JobPlan, machines: Machines) -> None:
-        self._plan, self._machines = plan, machines
+        super().__init__(plan)
+        self._machines = machines
         keys = keys_of_job()
         self._given = input_text(keys)
         self._key_file = file_in_memory(keys.secret.decode())
-        self._coordinator: Supervised | None = None
-        self._started: dict[Replica, StartedReplica] = {}
-        self._saves = False
+        self._started: dict[str, StartedReplica] = {}
 
     def start(self, follow: Callable[[], None]) -> None:
         """Start the coordinator, and all others once it listens; raises the failure of one that does not start."""
@@ -112,23 +104,12 @@ class DistributedJob:
         self._coordinator = Supervised(options, None, log=self._log_of(first.name))
         address = self._await_address(follow)
         for replica in others:
-            cpus = run.cluster.processors_of(replica.role, replica.index)
-            arguments = role_arguments(replica.role, replica.index, address, cpus=cpus)
-            self._started[replica] = self._machines.start(replica, arguments, self._given, self._log_of(replica.name))
+            arguments, log = arguments_of(run, replica, address), self._log_of(replica.name)
+            self._started[replica.name] = self._machines.start(replica, arguments, self._given, log)
             follow()
 
     def _record(self, text: str) -> None:
         record(self._plan.run_dir, event="note", text=text)  # no coordinator writes events yet
-
-    def _await_address(self, follow: Callable[[], None]) -> str:
-        limit_s, awake = self._plan.run.cluster.start_timeout_s, RunningClock(time.monotonic())
-        while not (address := address_in(self._plan.run_dir)):
-            self.check()
-            follow()
-            if awake.at(time.monotonic()) > limit_s:
-                raise RoleError(f"{COORDINATOR}-0 does not listen after {limit_s:g} s{self._tail(f'{COORDINATOR}-0')}")
-            time.sleep(POLL_S)
-        return address
 
     @property
     def _coordinators_code(self) -> int | None:
@@ -138,8 +119,7 @@ class DistributedJob:
     @property
     def _failed(self) -> dict[str, int]:
         """Exit codes of the replicas that have failed, the coordinator last."""
-        ended = {replica.name: started.code for replica, started in self._started.items()}
-        ended[f"{COORDINATOR}-0"] = self._coordinators_code
+        ended = {name: started.code for name, started in self._started.items()} | {FIRST: self._coordinators_code}
         return {name: code for name, code in ended.items() if code is not None and code not in CLEAN_EXITS}
 
     @property
@@ -148,19 +128,9 @@ class DistributedJob:
         return self._coordinators_code is None and not self._failed
 
     def poll(self) -> None:
-        """Take the progress of all replicas."""
+        """Receive the progress of all replicas."""
         for started in self._started.values():
             started.poll()
-
-    def end_with_model(self) -> None:
-        """Have the coordinator save the model and end the job."""
-        if not self._saves and self._coordinator:
-            self._saves = True
-            self._coordinator.signal(signal.SIGUSR1)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the coordinator has ended, at most so long."""
-        self._wait(lambda: self._coordinators_code is None, seconds)
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one: KilledError if a process or a machine was lost."""
@@ -169,6 +139,7 @@ class DistributedJob:
         self.wait(SETTLE_S)
         if self._coordinators_code in CLEAN_EXITS:
             return  # the job was done, and needed no replica any more
+        self.poll()
         failed = self._failed
         for name, code in failed.items():
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
@@ -177,25 +148,20 @@ class DistributedJob:
         first, code = next(iter(failed.items()))
         recorded = recorded_failure(self._plan.run_dir)
         if recorded is None and was_cut_off(self._lines(first)) and self._coordinators_code is None:
-            raise self._killed(
-                f"{COORDINATOR}-0 was silent and therefore killed: {self._why(first, code)}", f"{COORDINATOR}-0"
-            )
+            raise self._killed(f"{FIRST} was silent and therefore killed: {self._why(first, code)}", FIRST)
         if recorded is None:
             kind = UserError if code == UserError.exit_code else RoleError
             raise kind(self._why(first, code))
-        named = [name for name in replicas_named(recorded) if name in {replica.name for replica in self._started}]
+        named = [name for name in replicas_named(recorded) if name in self._started]
         if named and not isinstance(recorded, UserError):
             # A replica that has failed itself ends now; another one stands still, or is cut off.
-            self._wait(lambda: any(self._code(name) is None for name in named), SETTLE_S)
+            self._wait_for(named, SETTLE_S)
             if silent := [name for name in named if self._is_silent(name)]:
                 raise self._with_logs(self._killed(str(recorded), silent[0]), named) from recorded
         raise self._with_logs(recorded, named)
 
-    def _code(self, name: str) -> int | None:
-        return next(started.code for replica, started in self._started.items() if replica.name == name)
-
     def _is_silent(self, name: str) -> bool:
-        return self._code(name) in (None, LOST) or was_cut_off(self._lines(name))
+        return self._started[name].code in (None, LOST) or was_cut_off(self._lines(name))
 
     def _killed(self, why: str, name: str) -> PersiaError:
         return RoleError(why) if self._saves else KilledError(why, name)
@@ -211,30 +177,14 @@ class DistributedJob:
     def _why(self, name: str, code: int) -> str:
         """Return how a replica ended, by its log."""
         if code == LOST:
-            started = next(started for replica, started in self._started.items() if replica.name == name)
-            return f"{self._named(name)} is lost: {started.why}"
-        lines = self._lines(name)
-        if errors := [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]:
+            return f"{self._named(name)} is lost: {self._started[name].why}"
+        if errors := self._errors(name):
             return f"{self._named(name)}: {errors[-1]}"
         by = f"by signal {code - SIGNALLED}" if code > SIGNALLED else f"with exit code {code}"
         return f"{self._named(name)} ended {by}{self._tail(name)}"
 
     def _named(self, name: str) -> str:
-        started = next((started for replica, started in self._started.items() if replica.name == name), None)
-        return f"{name} on {started.machine}" if started else name
-
-    def _tail(self, name: str) -> str:
-        lines = self._lines(name)[-TAIL_LINES:] or ["(nothing)"]
-        return "; the end of its log:\n" + "\n".join(f"  {line}" for line in lines)
-
-    def _lines(self, name: str) -> list[str]:
-        try:
-            return self._log_of(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
-
-    def _log_of(self, name: str) -> Path:
-        return self._plan.run_dir / ROLES / f"{name}.log"
+        return f"{name} on {self._started[name].machine}" if name in self._started else name
 
     def stop(self) -> None:
         """End all replicas: ask the coordinator, which notifies the others, then end the rest."""
@@ -244,19 +194,21 @@ class DistributedJob:
                 if self._coordinators_code not in CLEAN_EXITS:
                     self._coordinator.signal(signal.SIGINT)
                     self.wait(limit_s)
-                self._wait(lambda: any(started.code is None for started in self._started.values()), limit_s)
+                self._wait_for(self._started, limit_s)
             for started in self._started.values():
                 started.end()
-            self._wait(lambda: any(started.code is None for started in self._started.values()), limit_s)
+            self._wait_for(self._started, limit_s)
         finally:
             if self._coordinator:
                 self._coordinator.close()
             for started in self._started.values():
                 started.close()
 
-    def _wait(self, is_due: Callable[[], bool], seconds: float) -> None:
-        """Wait while a condition holds, at most so long."""
-        awake = RunningClock(time.monotonic())
-        while is_due() and awake.at(time.monotonic()) < seconds:
+    def _wait_for(self, names: Iterable[str], seconds: float) -> None:
+        """Wait until these replicas have ended, at most so long."""
+
+        def some_run() -> bool:
             self.poll()
-            time.sleep(POLL_S)
+            return any(self._started[name].code is None for name in names)
+
+        self._wait_while(some_run, seconds)

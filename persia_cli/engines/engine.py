@@ -80,7 +80,7 @@ class Engine(ABC):
 
     @abstractmethod
     def launch(self, plan: JobPlan, follow: Callable[[], None]) -> JobResult:
-        """Run a job to its end from this process, the driver, as `persia_cli.engines.drive.drive` does."""
+        """Run a job to its end from this process, the driver, as `persia_cli.engines.driver.drive` does."""
 
     def drives_here(self, is_point: bool) -> bool:
         """Return whether this command is on the machines of its cluster, and so drives the job; or a sweep's point."""

@@ -1,21 +1,17 @@
 """The engine that runs each replica as a child of this process, which is driver and supervisor."""
 
 import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from persia_cli.control.membership import RunningClock
 from persia_cli.control.restarts import SILENT
 from persia_cli.disk import own_folder, writing
+from persia_cli.engines.coordinated import FIRST, SETTLE_S, TAIL_LINES, CoordinatedJob
 from persia_cli.engines.driver import drive
 from persia_cli.engines.engine import Engine
 from persia_cli.engines.job import (
-    ERROR_LINE,
-    ROLES,
     SIGNALLED,
     JobResult,
-    address_in,
     recorded_failure,
     was_cut_off,
     was_silent,
@@ -40,9 +36,6 @@ from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, writ
 from persia_cli.wire.sockets import Context
 
 KEYS = "keys"
-LOG_TAIL_LINES = 20
-SETTLE_S = 3.0
-"""Seconds that the coordinator has to record why a replica died, before the driver reports it itself."""
 
 
 class LocalEngine(Engine):
@@ -63,7 +56,7 @@ def _require_this_machine(plan: JobPlan) -> None:
         )
 
 
-class Processes:
+class Processes(CoordinatedJob):
     """The processes of one job; the kernel kills each of them if the driver dies."""
 
     def __init__(
@@ -75,7 +68,7 @@ class Processes:
         or None for its own address.
         """
         _require_this_machine(plan)
-        self._plan = plan
+        super().__init__(plan)
         self._sockets = sockets
         self._advertised = advertised
         self.secret_file = self._prepared_secret(sockets)
@@ -84,8 +77,6 @@ class Processes:
         self.address = ""
         """Address of the coordinator, once it has started. Its file is removed as soon as the coordinator ends."""
         self._started: list[Supervised] = []
-        self._saves = False
-        """True once the coordinator was asked to save the model and end the job."""
         self._kernels = Compiling(plan)
         # After a restart, the measurements of a benchmark would be wrong.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
@@ -107,12 +98,12 @@ class Processes:
         cluster = self._plan.run.cluster
         listen = "tcp://127.0.0.1:*" if cluster.loopback_is_tcp else ipc_address(self._sockets, "coordinator-0")
         coordinator, *others = self._plan.replicas
-        self._spawn(coordinator, listen)
-        self._wait_for_address(cluster.start_timeout_s)
+        self._coordinator = self._spawn(coordinator, listen)
+        self.address = self._await_address(follow)
         for replica in others:
             self._spawn(replica, self.address)
 
-    def _spawn(self, replica: Replica, coordinator: str) -> None:
+    def _spawn(self, replica: Replica, coordinator: str) -> Supervised:
         advertised = self._advertised(replica)
         has_keys = self.secret.keys is not None
         options = RoleOptions(
@@ -129,42 +120,19 @@ class Processes:
         reports = self._reports if replica.role != COORDINATOR else None
         keeps = retains_memory(self._plan.run, self._plan.job, replica.role)
         self._started.append(Supervised(options, reports, keeps, self._log_of(replica.name)))
-
-    def _log_of(self, name: str) -> Path:
-        return self._plan.run_dir / ROLES / f"{name}.log"
+        return self._started[-1]
 
     def poll(self) -> None:
         """Record compiled kernels, and replace processes that have died where the coordinator wants that."""
         self._kernels.check()
         # A coordinator that has ended cannot answer, and its silence does not count.
-        if self._reports is not None and self._started[0].process.poll() is None:
+        if self._reports is not None and self._is_coordinated:
             supervise(self._started, self._reports)
-
-    def _wait_for_address(self, limit_s: float) -> None:
-        awake = RunningClock(time.monotonic())
-        while not (address := address_in(self._plan.run_dir)):
-            self._started[0].supervise()
-            self.check()
-            if awake.at(time.monotonic()) > limit_s:
-                log = self._log_of(f"{COORDINATOR}-0")
-                raise RoleError(f"coordinator-0 has not started listening after {limit_s:g} s; see {log}")
-            time.sleep(0.02)
-        self.address = address
 
     @property
     def running(self) -> bool:
         """True if the coordinator runs and no replica has failed for good."""
-        return self._started[0].process.poll() is None and not any(started.failed for started in self._started)
-
-    def end_with_model(self) -> None:
-        """Have the coordinator save the model and end the job."""
-        if not self._saves:
-            self._saves = True
-            self._started[0].signal(signal.SIGUSR1)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the coordinator has ended, at most so long."""
-        self._wait(self._started[:1], seconds)
+        return self._is_coordinated and not any(started.failed for started in self._started)
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
@@ -176,7 +144,7 @@ class Processes:
                 raise self._death(started)
         if not ended:
             return
-        self._wait(self._started[:1], SETTLE_S)
+        self.wait(SETTLE_S)
         # A replica whose absence made the coordinator fail is the cause.
         first = next((s for s in ended if s.options.role != "coordinator"), ended[0])
         raise recorded_failure(self._plan.run_dir) or self._death(first)
@@ -185,13 +153,9 @@ class Processes:
         """Return the error that ended a replica: the one in its log, or else its exit code and last lines."""
         code, name, log = started.process.returncode, started.options.name, self._log_of(started.options.name)
         kind = UserError if code == UserError.exit_code else RoleError
-        try:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            lines = []  # the log was removed
-        errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
-        if was_cut_off(lines) and self._started[0].process.poll() is None and not self._saves:
-            return KilledError(f"coordinator-0 was silent and therefore killed: {name}: {errors[-1]}", "coordinator-0")
+        lines, errors = self._lines(name), self._errors(name)
+        if was_cut_off(lines) and self._is_coordinated and not self._saves:
+            return KilledError(f"{FIRST} was silent and therefore killed: {name}: {errors[-1]}", FIRST)
         if errors and code == MemoryFileError.exit_code:
             return KilledError(f"{name} was killed, and {errors[-1]}", name)
         if errors:
@@ -206,7 +170,7 @@ class Processes:
             stopped = SILENT
         text = started.given_up_because or f"{name} {stopped or started.ended_how}"
         death = KilledError(text, name) if code < 0 and not self._saves else kind(text)
-        tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
+        tail = "\n".join(f"  {line}" for line in lines[-TAIL_LINES:]) or "  (nothing)"
         death.add_note(f"The job was stopped. The end of {log}:\n{tail}")
         return death
 
@@ -218,11 +182,11 @@ class Processes:
         limit_s = self._plan.run.cluster.stop_timeout_s
         try:
             if self._started and self._started[0].process.poll() in CLEAN_EXITS:
-                self._wait(self._started, limit_s)
+                self._wait_for(self._started, limit_s)
             for group in (self._started[:1], self._started):
                 for started in group:
                     started.signal(signal.SIGINT)
-                self._wait(group, limit_s)
+                self._wait_for(group, limit_s)
         finally:
             for started in self._started:
                 started.close()
@@ -230,7 +194,5 @@ class Processes:
                 self._reports.close()
             self._kernels.close()
 
-    def _wait(self, replicas: Sequence[Supervised], seconds: float) -> None:
-        awake = RunningClock(time.monotonic())
-        while any(s.process.poll() is None for s in replicas) and awake.at(time.monotonic()) < seconds:
-            time.sleep(0.02)
+    def _wait_for(self, replicas: Sequence[Supervised], seconds: float) -> None:
+        self._wait_while(lambda: any(replica.process.poll() is None for replica in replicas), seconds)

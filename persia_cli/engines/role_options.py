@@ -4,11 +4,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from persia_cli.config.schema import Cluster
+from persia_cli.config.schema import Cluster, Run
 from persia_cli.engines.driver_input import STDIN
 from persia_cli.engines.key_files import context_of, key_file_of, key_file_of_coordinator
 from persia_cli.errors import ConfigError
-from persia_cli.plan.job import ROLES
+from persia_cli.plan.job import ROLES, Replica
 from persia_cli.roles.start import RoleStart
 from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
 from persia_cli.wire.secret import TOKEN, read_keys, read_secret, read_token
@@ -125,6 +125,12 @@ class RoleOptions(RoleStart):
     def listens_at(self) -> str:
         """Address at which a coordinator listens."""
         return self.bind or self.coordinator
+
+
+def arguments_of(run: Run, replica: Replica, coordinator: str, advertise: str = "") -> list[str]:
+    """Return the arguments of a replica that gets the keys by its standard input."""
+    cpus = run.cluster.processors_of(replica.role, replica.index)
+    return role_arguments(replica.role, replica.index, coordinator, advertise=advertise, cpus=cpus)
 
 
 def role_arguments(

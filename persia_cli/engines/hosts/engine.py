@@ -18,7 +18,7 @@ from persia_cli.engines.hosts.submitted import SubmittedJob, submit
 from persia_cli.engines.job import timed
 from persia_cli.engines.placement import rows_of_server
 from persia_cli.engines.processes import python_module
-from persia_cli.engines.role_options import role_arguments
+from persia_cli.engines.role_options import arguments_of
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.pinning import require_processors
@@ -36,8 +36,22 @@ class HostsEngine(DistributedEngine):
         return nullcontext(HostMachines(plan.run, leaves_out_lost=plan.job.rollback is not None))
 
     def rendered(self, run: Run, run_dir: Path | None) -> str:
-        """Return the commands that are started on the machines."""
-        return commands(run, run_dir.absolute().name if run_dir else timed(Path(), f"{run.name}-").name)
+        """Return the commands that are started on the machines; what only these know is in capitals.
+
+        The driver gets the job's keys and the configuration through its standard input, and the others get the keys.
+        """
+        hosts, first = settings_of(run, HostsCluster), first_of(run)
+        job = run_dir.absolute().name if run_dir else timed(Path(), f"{run.name}-").name
+        lines = [f"# the driver and {COORDINATOR}-0 on {first.ssh}"]
+        lines += [shlex.join(ssh_command(hosts, first, ["drive", "--background", "--run-dir", job]))]
+        for replica, host in placement_of(run).items():
+            if replica.role == COORDINATOR:
+                continue
+            advertise = f"tcp://{host.address}:*" if host.address else ""
+            arguments = arguments_of(run, replica, f"tcp://{first.address or 'ADDRESS'}:PORT", advertise)
+            command = ["persia", *arguments] if host == first else ssh_command(hosts, host, arguments)
+            lines += [f"# {replica.name} on {host.ssh}, started by the driver", shlex.join(command)]
+        return "\n".join(lines)
 
     def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
         """Start the driver on the first host."""
@@ -133,23 +147,3 @@ def address_of(first: SshHost, connection: str, is_alone: bool) -> str:
 
 def _give(host: SshHost) -> str:
     return f"give the one that the other machines reach: cluster.hosts=[{{ssh: {host.ssh}, address: IP}}, …]"
-
-
-def commands(run: Run, job: str) -> str:
-    """Return the commands; what only machines know is in capitals.
-
-    The driver gets the job's keys and the configuration through its standard input, and the others get the keys.
-    """
-    hosts, first = settings_of(run, HostsCluster), first_of(run)
-    lines = [f"# the driver and coordinator-0 on {first.ssh}"]
-    lines += [shlex.join(ssh_command(hosts, first, ["drive", "--background", "--run-dir", job]))]
-    for replica, host in placement_of(run).items():
-        if replica.role == COORDINATOR:
-            continue
-        advertise = f"tcp://{host.address}:*" if host.address else ""
-        cpus = run.cluster.processors_of(replica.role, replica.index)
-        coordinator = f"tcp://{first.address or 'ADDRESS'}:PORT"
-        arguments = role_arguments(replica.role, replica.index, coordinator, advertise=advertise, cpus=cpus)
-        command = ["persia", *arguments] if host == first else ssh_command(hosts, host, arguments)
-        lines += [f"# {replica.name} on {host.ssh}, started by the driver", shlex.join(command)]
-    return "\n".join(lines)

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from persia_cli.engines.driver_process import start_driver
 from persia_cli.engines.engine import settings_of
 from persia_cli.engines.placement import GIB, owner_of, resources_of
 from persia_cli.engines.ray.actor import Actor, ActorReplica
-from persia_cli.engines.role_options import role_arguments
+from persia_cli.engines.role_options import arguments_of
 from persia_cli.errors import ConfigError, RoleError, UserError, one_line
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica, all_replicas
 
@@ -47,18 +47,60 @@ class RayEngine(DistributedEngine):
     extra = "ray"
     driver_is_here = True
 
-    def machines(self, plan: JobPlan) -> AbstractContextManager["RayMachines"]:
-        """Enter the machines of one start of a job; raises UserError if no Ray cluster lets this process in."""
-        self.require_reachable(plan.run)
-        return machines(plan.run)
+    @contextmanager
+    def machines(self, plan: JobPlan) -> Iterator["RayMachines"]:
+        """Yield the machines of one start of a job; raises UserError if no Ray cluster lets this process in."""
+        run = plan.run
+        self.require_reachable(run)
+        settings = settings_of(run, RayCluster)
+        import ray
+        from ray.exceptions import RayError
+
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(address=settings.address or "auto", logging_level=logging.ERROR, log_to_driver=False)
+        except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+            where = f"at {settings.address} (cluster.address)" if settings.address else "here or at RAY_ADDRESS"
+            raise UserError(
+                f"no Ray cluster can be joined {where}; this machine has to be one of it (ray start), and to have its "
+                f"token if it demands one (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH): {one_line(error)[:MOST_SAID]}"
+            ) from error
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray has set its own handler, which exits
+        try:
+            yield RayMachines(run, settings)
+        except RayError as error:
+            raise RoleError(f"the Ray cluster fails: {one_line(error)[:MOST_SAID]}") from error
+        finally:
+            ray.shutdown()
 
     def drives_here(self, is_point: bool) -> bool:
         """Return whether Ray has started this command, or a sweep, which ends its points itself."""
         return is_point or SUBMITTED_BY_RAY in os.environ
 
     def rendered(self, run: Run, run_dir: Path | None) -> str:
-        """Return what Ray is asked for."""
-        return rendered(run)
+        """Return the request to Ray as YAML; what only the cluster knows is in capitals."""
+        request = request_of(run)
+        actors = [
+            {
+                "replica": replica.name,
+                "bundle": request.bundle_of(replica),
+                "options": options_of(amounts),
+                "command": shlex.join(["persia", *arguments_of(run, replica, "tcp://HEAD:PORT")]),
+            }
+            for replica, amounts in request.amounts.items()
+        ]
+        values = {
+            "address": settings_of(run, RayCluster).address or "auto",
+            "placement_group": {
+                "strategy": STRATEGY,
+                "bundles": [dict(bundle.amounts) for bundle in request.bundles],
+            },
+            "actors": actors,
+        }
+        head = "# What the job asks Ray for. Each actor starts its command, whose standard input has the job's keys.\n"
+        return head + yaml.safe_dump(values, sort_keys=False, width=200).rstrip("\n")
 
     def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
         """Start the driver as a process of this machine."""
@@ -71,33 +113,6 @@ class RayEngine(DistributedEngine):
         self.require_installed()
         if address := settings_of(run, RayCluster).address:
             require_reachable(address)
-
-
-@contextmanager
-def machines(run: Run) -> Iterator["RayMachines"]:
-    """Yield the machines of one start of a job; raises UserError if no Ray cluster lets this process in."""
-    settings = settings_of(run, RayCluster)
-    import ray
-    from ray.exceptions import RayError
-
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(address=settings.address or "auto", logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
-        where = f"at {settings.address} (cluster.address)" if settings.address else "here or at RAY_ADDRESS"
-        raise UserError(
-            f"no Ray cluster can be joined {where}; this machine has to be one of it (ray start), and to have its "
-            f"token if it demands one (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH): {one_line(error)[:MOST_SAID]}"
-        ) from error
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray has set its own handler, which exits
-    try:
-        yield RayMachines(run, settings)
-    except RayError as error:
-        raise RoleError(f"the Ray cluster fails: {one_line(error)[:MOST_SAID]}") from error
-    finally:
-        ray.shutdown()
 
 
 def require_reachable(address: str) -> None:
@@ -199,35 +214,6 @@ def request_of(run: Run) -> RayRequest:
         Bundle(owner, tuple(group), _sum([amounts[replica] for replica in group])) for owner, group in groups.items()
     )
     return RayRequest(bundles, amounts)
-
-
-def rendered(run: Run) -> str:
-    """Return the request as YAML; what only the cluster knows is in capitals."""
-    request = request_of(run)
-    actors = [
-        {
-            "replica": replica.name,
-            "bundle": request.bundle_of(replica),
-            "options": options_of(amounts),
-            "command": shlex.join(["persia", *_arguments(run, replica)]),
-        }
-        for replica, amounts in request.amounts.items()
-    ]
-    asked = {
-        "address": settings_of(run, RayCluster).address or "auto",
-        "placement_group": {
-            "strategy": STRATEGY,
-            "bundles": [dict(bundle.amounts) for bundle in request.bundles],
-        },
-        "actors": actors,
-    }
-    head = "# What the job asks Ray for. Each actor starts its command, whose standard input has the job's keys.\n"
-    return head + yaml.safe_dump(asked, sort_keys=False, width=200).rstrip("\n")
-
-
-def _arguments(run: Run, replica: Replica) -> list[str]:
-    cpus = run.cluster.processors_of(replica.role, replica.index)
-    return role_arguments(replica.role, replica.index, "tcp://HEAD:PORT", cpus=cpus)
 
 
 def options_of(amounts: Amounts) -> dict[str, float]:

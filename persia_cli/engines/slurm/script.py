@@ -10,7 +10,7 @@ from persia_cli.engines.driver_input import NOTHING, configuration
 from persia_cli.engines.driver_process import LOG
 from persia_cli.engines.engine import settings_of
 from persia_cli.engines.resumed import DRIVER
-from persia_cli.engines.role_options import role_arguments
+from persia_cli.engines.role_options import arguments_of
 from persia_cli.engines.slurm.machines import (
     MachineKind,
     has_gpu_machines,
@@ -114,6 +114,5 @@ def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: Mac
 def _steps(run: Run) -> Iterator[list[str]]:
     for replica, slot in slots_of(run).items():
         if replica.role != COORDINATOR:
-            cpus = run.cluster.processors_of(replica.role, replica.index)
             command = step_command(run, replica, slot.kind if has_gpu_machines(run) else None, "NODE")
-            yield [*command, *role_arguments(replica.role, replica.index, "tcp://ADDRESS:PORT", cpus=cpus)]
+            yield [*command, *arguments_of(run, replica, "tcp://ADDRESS:PORT")]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands.submit import render
 from persia_cli.config.compose import compose_run
+from persia_cli.engines.engine import engine_of
 from persia_cli.storage.credentials import VARIABLE
 
 
@@ -138,4 +138,5 @@ def test_a_job_in_the_current_folder_is_called_as_that_is(
 ) -> None:
     (tmp_path / "shop").mkdir()
     monkeypatch.chdir(tmp_path / "shop")
-    assert line in render(compose_run([*WORDS, *words]), Path())
+    run = compose_run([*WORDS, *words])
+    assert line in engine_of(run.cluster).rendered(run, Path())

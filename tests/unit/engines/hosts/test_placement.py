@@ -1,11 +1,13 @@
 """The machines of replicas, and the commands that start them there."""
 
+from pathlib import Path
+
 import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import HostsCluster
 from persia_cli.engines.engine import settings_of
-from persia_cli.engines.hosts.engine import commands
+from persia_cli.engines.hosts.engine import HostsEngine
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.ssh import remote_command, ssh_command
 from persia_cli.errors import ConfigError
@@ -100,7 +102,7 @@ def test_the_commands_are_those() -> None:
         "cluster.ssh='ssh -F own'",
         "cluster.pin={embedding_server: 'node:1', nn_worker: '0-3,8'}",
     ]
-    assert commands(compose_run([*words, "cluster.persia=~/venv/bin/persia"]), "shop") == GOLDEN
+    assert HostsEngine().rendered(compose_run([*words, "cluster.persia=~/venv/bin/persia"]), Path("shop")) == GOLDEN
 
 
 def test_a_folder_may_have_any_name_and_begin_in_the_home_folder() -> None:

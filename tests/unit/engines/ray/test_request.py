@@ -11,7 +11,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.data.read.facts import inspect
 from persia_cli.engines.placement import GIB, resources_of
-from persia_cli.engines.ray.engine import RayEngine, rendered, request_of, why_no_room
+from persia_cli.engines.ray.engine import RayEngine, request_of, why_no_room
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, all_replicas, plan_job
 
@@ -33,7 +33,7 @@ SHOP = [
 
 def test_a_job_asks_for_what_was_last_looked_at() -> None:
     """To renew the file: write what is compared into it, and look at what has changed."""
-    assert rendered(compose_run(SHOP)) + "\n" == GOLDEN.read_text(encoding="utf-8")
+    assert RayEngine().rendered(compose_run(SHOP), None) + "\n" == GOLDEN.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 1, 1), (2, 5, 3, 4), (5, 2, 1, 2)])
