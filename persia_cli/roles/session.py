@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from persia_cli.config.schema import ProcessReplicas, Run
+from persia_cli.config.schema import Run
 from persia_cli.control.membership import RunningClock
 from persia_cli.disk import refusal
 from persia_cli.errors import ConfigError, PersiaError, RoleError, WireError
@@ -453,8 +453,7 @@ def require_folder(run: Run, job: Job, name: str) -> None:
 
 def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
     """Make a replica's loop pass large arrays in shared memory to peers on its machine, if the run allows it."""
-    shares = isinstance(run.cluster, ProcessReplicas) and run.cluster.shared_memory
-    if not shares or not (coordinator.startswith("ipc://") or is_beyond(coordinator)):
+    if not run.cluster.passes_arrays_in_memory or not (coordinator.startswith("ipc://") or is_beyond(coordinator)):
         return
     memory = share_memory()
     if memory is None:

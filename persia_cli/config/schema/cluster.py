@@ -94,6 +94,11 @@ class Replicas(Node):
         return False
 
     @property
+    def passes_arrays_in_memory(self) -> bool:
+        """True if processes of one machine pass arrays through shared memory."""
+        return False
+
+    @property
     def needs_keys(self) -> bool:
         """True if all connections over TCP are encrypted."""
         return self.is_spread or self.tcp_encryption == "curve"
@@ -118,6 +123,11 @@ class ProcessReplicas(Replicas):
     `node:0` means those of a NUMA node, from which the memory of replicas comes too. A list has the processors of each
     replica: {embedding_server: [node:0, node:1]}. An NN worker needs at least `train.threads`.
     """
+
+    @property
+    def passes_arrays_in_memory(self) -> bool:
+        """True if processes of one machine pass arrays through shared memory."""
+        return self.shared_memory
 
     @model_validator(mode="after")
     def _each_replica_is_pinned_once(self) -> Self:
