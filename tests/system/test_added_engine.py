@@ -7,8 +7,9 @@ import pytest
 from persia_cli.engines.engine import ENGINES
 from persia_cli.observe.journal import EVENTS, read_journal
 from tests.support.jobs import losses, train
+from tests.support.small import WORDS as SMALL
 
-WORDS = ["dataset=tiny", "mode=sync", "cluster=local", "cluster.embedding_servers=2", "train.steps=20"]
+WORDS = [*SMALL, "cluster=local", "cluster.embedding_servers=2", "train.steps=60"]
 
 
 @pytest.mark.slow
