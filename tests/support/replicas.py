@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from persia_cli.engines.running import PROC, RunningProcess, parent_of, process_of, words_of
+from persia_cli.engines.processes import PROC, RunningProcess, argv_of, parent_of, process_of
 from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, read_journal
 
@@ -22,7 +22,7 @@ def replicas_of(driver: int) -> dict[str, RunningProcess]:
     for entry in PROC.iterdir():
         if not entry.name.isdigit() or parent_of(int(entry.name)) != driver:
             continue
-        command = words_of(int(entry.name))
+        command = argv_of(int(entry.name))
         process = process_of(int(entry.name))
         if LAUNCH_ROLE in command and "--index" in command and process is not None and process.lives:
             role, index = command[command.index(LAUNCH_ROLE) + 1], command[command.index("--index") + 1]
