@@ -119,8 +119,8 @@ def launch_role(
         key_file, config = handed.key_file, handed.config
     waits_s = JOIN_S if supervise or attached else 0.0
     is_first = role == "coordinator"
-    coordinator = resolved(coordinator, waits_s, lambda text: print(text, file=sys.stderr), is_own=is_first)
-    bind, advertise = (own and resolved(own, is_own=True) for own in (bind, advertise))
+    coordinator = resolved(coordinator, waits_s, lambda text: print(text, file=sys.stderr), is_listener=is_first)
+    bind, advertise = (own and resolved(own, is_listener=True) for own in (bind, advertise))
     number = index_of(index)
     replica = RoleOptions(
         role, number, coordinator, bind, advertise, incarnation, memory_file, run_dir, token_file, key_file,

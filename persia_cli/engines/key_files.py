@@ -7,7 +7,7 @@ from pathlib import Path
 from persia_cli.config.schema import Cluster
 from persia_cli.errors import ConfigError
 from persia_cli.storage.addresses import local_path
-from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_beyond
+from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_remote
 from persia_cli.wire.secret import MAKE, JobSecret, read_keys
 from persia_cli.wire.sockets import Context
 
@@ -50,7 +50,7 @@ def key_file_of_coordinator(given: Path | None, token_file: Path | None, cluster
             raise ConfigError("--key-file is of no use with cluster.encryption=none; leave out one of them")
         return None
     file = key_file_of(given, token_file)
-    if file is None and is_beyond(address):
+    if file is None and is_remote(address):
         raise AddressError(f"{address} can be reached from other machines, {NEEDS_KEYS}")
     if file is None and cluster.tcp_encryption == "curve":
         raise ConfigError(f"cluster.encryption=curve needs keys: {MAKE}, and give every role --key-file FILE")

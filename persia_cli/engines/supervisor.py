@@ -24,7 +24,7 @@ from persia_cli.plan.job import COORDINATOR
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of
-from persia_cli.wire.place import own_process, process_id
+from persia_cli.wire.process import process_id, this_process
 from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class DeathReports:
         if self._loop is None:
             self._context = self._new_context()
             self._loop = Loop(self._context, self._name)
-            identity = identity_of(self._name, own_process())
+            identity = identity_of(self._name, this_process())
             self._client = self._loop.connect(self._address(), "coordinator", identity, 0.5, VERDICT_S)
         self._client.request(death, on_reply=on_verdict, waiting_for=f"its word on {death.role}-{death.index}")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from persia_cli.errors import WireError
-from persia_cli.wire.place import MARK, own_place
+from persia_cli.wire.process import MARK, memory_domain
 
 MAX_IPC_PATH = 107
 """Largest number of bytes of a Unix socket's path on Linux."""
@@ -35,24 +35,24 @@ class AddressError(WireError):
     exit_code = 2
 
 
-def check_address(address: str, beyond: bool = False) -> None:
-    """Raise AddressError for an invalid address; unless `beyond`, also for one that other machines can reach."""
-    transport, separator, place = address.partition("://")
+def check_address(address: str, allows_remote: bool = False) -> None:
+    """Raise AddressError for an invalid address; unless `allows_remote`, also for one that other machines can reach."""
+    transport, separator, endpoint = address.partition("://")
     if not separator:
         raise AddressError(f"{address!r} is not an address: it does not begin with tcp:// or ipc://; {SUPPORTED}")
     if address != "".join(address.split()):
         raise AddressError(f"{address!r} is not an address: it contains a space; {SUPPORTED}")
     if transport == "tcp":
-        _check_tcp(address, place)
-        if not beyond and is_beyond(address):
+        _check_tcp(address, endpoint)
+        if not allows_remote and is_remote(address):
             raise AddressError(f"{address} can be reached from other machines, {NEEDS_KEYS}")
     elif transport == "ipc":
-        _check_ipc(address, place)
-    elif transport != "inproc" or not place:
+        _check_ipc(address, endpoint)
+    elif transport != "inproc" or not endpoint:
         raise AddressError(f"{address!r} is not an address that persia supports; {SUPPORTED}")
 
 
-def is_beyond(address: str) -> bool:
+def is_remote(address: str) -> bool:
     """Return True for a valid address that other machines can reach: of tcp, but not of the loopback interface."""
     return address.startswith("tcp://") and not ipaddress.IPv4Address(host_of(address)).is_loopback
 
@@ -62,9 +62,9 @@ def host_of(address: str) -> str:
     return address.removeprefix("tcp://").rpartition(":")[0]
 
 
-def placed(address: str) -> str:
-    """Return an address as other replicas get it: with the place of this process, if other machines can reach it."""
-    return f"{address}{MARK}{own_place()}" if is_beyond(address) else address
+def with_domain(address: str) -> str:
+    """Return an address as other replicas get it: with this process's memory domain, if other machines can reach it."""
+    return f"{address}{MARK}{memory_domain()}" if is_remote(address) else address
 
 
 def address_towards(address: str) -> str:
@@ -78,22 +78,22 @@ def address_towards(address: str) -> str:
 
 
 def resolved(
-    address: str, limit_s: float = 0.0, notify: Callable[[str], None] = lambda text: None, is_own: bool = False
+    address: str, limit_s: float = 0.0, notify: Callable[[str], None] = lambda text: None, is_listener: bool = False
 ) -> str:
     """Return an address of tcp with the IP address of its host; any other address unchanged.
 
     Wait up to `limit_s` for an unknown host, whose machine may be starting. Raise AddressError if it stays unknown. If
-    the address `is_own`, raise it also for a name that only this machine resolves to itself, since others must reach
-    it.
+    this process listens there (`is_listener`), raise it also for a name that only this machine resolves to itself,
+    since others must reach it.
     """
-    transport, _, place = address.partition("://")
-    host, colon, port = place.rpartition(":")
+    transport, _, endpoint = address.partition("://")
+    host, colon, port = endpoint.rpartition(":")
     if transport != "tcp" or not colon or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
         return address
     deadline, notified = time.monotonic() + limit_s, False
     while True:
         try:
-            return f"tcp://{_ip_of(host, address, is_own)}:{port}"
+            return f"tcp://{_ip_of(host, address, is_listener)}:{port}"
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise AddressError(f"{address}: there is no host {host}: {error.strerror}; check the name") from error
@@ -103,31 +103,31 @@ def resolved(
         time.sleep(NAME_POLL_S)
 
 
-def _ip_of(host: str, address: str, is_own: bool) -> str:
+def _ip_of(host: str, address: str, is_listener: bool) -> str:
     """Return the IP address of a host, if possible one that other machines reach; raise OSError if it is unknown."""
     known = socket.gethostbyname_ex(host)[2]
-    beyond = [ip for ip in known if not ipaddress.IPv4Address(ip).is_loopback]
+    remote = [ip for ip in known if not ipaddress.IPv4Address(ip).is_loopback]
     # Numbers, or localhost, mean this machine on purpose.
-    if is_own and not beyond and host != "localhost" and not re.fullmatch("[0-9.]+", host):
+    if is_listener and not remote and host != "localhost" and not re.fullmatch("[0-9.]+", host):
         raise AddressError(
             f"{address}: this machine resolves {host} to {known[0]}, which no other machine reaches (see /etc/hosts); "
             f"give its IP address in place of the name, or {known[0]} if no other machine needs it"
         )
-    return [*beyond, *known][0]
+    return [*remote, *known][0]
 
 
-def check_between_processes(address: str, beyond: bool = False) -> None:
+def check_between_processes(address: str, allows_remote: bool = False) -> None:
     """Raise AddressError, as `check_address`, also for an address within one process."""
-    check_address(address, beyond)
+    check_address(address, allows_remote)
     if address.startswith("inproc://"):
         raise AddressError(f"{address} can be reached from one process only; {SUPPORTED}")
 
 
-def check_reachable(address: str, beyond: bool = False) -> None:
+def check_reachable(address: str, allows_remote: bool = False) -> None:
     """Raise AddressError unless another process could connect to this address."""
-    check_between_processes(address, beyond)
-    transport, _, place = address.partition("://")
-    if transport == "tcp" and place.rpartition(":")[2] in ANY_PORT:
+    check_between_processes(address, allows_remote)
+    transport, _, endpoint = address.partition("://")
+    if transport == "tcp" and endpoint.rpartition(":")[2] in ANY_PORT:
         raise AddressError(
             f"cannot connect to {address}: with this port, the coordinator chose a free port and printed it; "
             "give the printed address"
@@ -150,12 +150,12 @@ def check_free(address: str) -> None:
         raise AddressError(f"cannot listen at {address}: this user cannot write to the folder")
 
 
-def _check_tcp(address: str, place: str) -> None:
-    host, colon, port = place.rpartition(":")
-    if place.count(":") > 1:
+def _check_tcp(address: str, endpoint: str) -> None:
+    host, colon, port = endpoint.rpartition(":")
+    if endpoint.count(":") > 1:
         raise AddressError(f"{address} is an IPv6 address, which persia does not support; use tcp://127.0.0.1:PORT")
     if not colon:
-        raise AddressError(f"{address} has no port; use tcp://{place or '127.0.0.1'}:PORT")
+        raise AddressError(f"{address} has no port; use tcp://{endpoint or '127.0.0.1'}:PORT")
     if port != "*" and not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= MAX_PORT):
         raise AddressError(
             f"{address} does not have a valid port: {port!r} is not a number from 1 to {MAX_PORT} "
@@ -174,9 +174,9 @@ def _check_tcp(address: str, place: str) -> None:
         )
 
 
-def _check_ipc(address: str, place: str) -> None:
-    path = Path(place)
-    if not place or place == "*" or place.endswith("/"):
+def _check_ipc(address: str, endpoint: str) -> None:
+    path = Path(endpoint)
+    if not endpoint or endpoint == "*" or endpoint.endswith("/"):
         raise AddressError(f"{address} does not contain a file path; use ipc://PATH with the path of the socket")
     ipc_address(path.parent, path.name)
     if not path.parent.is_dir():

@@ -16,7 +16,7 @@ from persia_cli.wire import sockets
 from persia_cli.wire.frames import ByteCounts, MalformedMessage, Received, read
 from persia_cli.wire.message import BATCH_PART, Message, Reply, Request
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.place import split_place
+from persia_cli.wire.process import split_domain
 from persia_cli.wire.shared_memory import SharedMemory
 from persia_cli.wire.sockets import Context
 
@@ -60,10 +60,10 @@ class _Unanswered:
 class Client:
     """A DEALER socket to one peer, owned by one thread.
 
-    `place` is that of the peer, if its address contains one. `memory` is the memory shared with the peer, if any; it
-    may be set later. `retry_s` and `silence_timeout_s` may be changed; pending requests use the new values when they
-    are due. `resent` counts repeated sends, `late` replies to requests that were answered before, `malformed` replies
-    that cannot be read or do not fit their request.
+    `domain` is the memory domain of the peer, if its address contains one. `memory` is the memory shared with the peer,
+    if any; it may be set later. `retry_s` and `silence_timeout_s` may be changed; pending requests use the new values
+    when they are due. `resent` counts repeated sends, `late` replies to requests that were answered before, `malformed`
+    replies that cannot be read or do not fit their request.
     """
 
     def __init__(
@@ -79,9 +79,8 @@ class Client:
     ) -> None:
         """Connect to the peer; `frame_bytes` is the size of the largest frame that is accepted."""
         self._open = partial(sockets.dealer, context, identity=identity, frame_bytes=frame_bytes)
-        self.address, self.place = split_place(address)
+        self.address, self.domain = split_domain(address)
         self.socket = self._open(self.address)
-        self._token = context.token
         self.memory: SharedMemory | None = None
         self.traffic = ByteCounts()
         self.peer = peer
@@ -97,7 +96,7 @@ class Client:
         self._due = math.inf
         self._look = -math.inf
         self._is_denied = self._has_warned = False
-        self._held = False
+        self._is_paused = False
 
     @property
     def pending(self) -> int:
@@ -111,8 +110,8 @@ class Client:
 
     @property
     def due(self) -> float:
-        """Time of the clock at which `tick` has work to do, infinite if nothing is pending or the client is held."""
-        return self._due if self._requests and not self._held else math.inf
+        """Time of the clock at which `tick` has work to do, infinite if nothing is pending or the client is paused."""
+        return self._due if self._requests and not self._is_paused else math.inf
 
     def request(
         self,
@@ -137,26 +136,25 @@ class Client:
         self._due = min(self._due, due)
 
     def _send(self, request: _Unanswered) -> None:
-        if not self._held:
+        if not self._is_paused:
             sockets.send_message(
                 self.socket,
                 request.number,
                 request.message,
                 self.memory,
-                token=self._token,
                 peer=self.address,
                 traffic=self.traffic,
             )
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Send nothing until `reconnect`: the peer is dead, and another process takes its place."""
-        self._held = True
+        self._is_paused = True
 
     def reconnect(self, address: str) -> None:
         """Connect to the peer's new process, at this address, and send every request without an answer again."""
         self.socket.close()
-        self.address, self.place = split_place(address)
-        self.socket, self._held = self._open(self.address), False
+        self.address, self.domain = split_domain(address)
+        self.socket, self._is_paused = self._open(self.address), False
         self._repeat_all()
 
     def _repeat_all(self) -> None:
@@ -177,15 +175,15 @@ class Client:
                 frames = sockets.receive(self.socket)
                 if frames is None:
                     return
-                received = read(frames, self.memory, self._token)
-                self.traffic.note_received(frames, received)
+                received = read(frames, self.memory)
+                self.traffic.count_received(frames, received)
             except MalformedMessage as error:
                 self.malformed += 1
                 self._unreadable = f"; its last message could not be read: {error}"
                 continue
-            self._take(received)
+            self._handle(received)
 
-    def _take(self, received: Received) -> None:
+    def _handle(self, received: Received) -> None:
         number, reply = received.request, received.message
         request = self._requests.get(number)
         if request is not None and not isinstance(reply, (Pending, Refused, request.message.REPLY or Message)):
@@ -220,7 +218,7 @@ class Client:
             if self._hung_up and not self._has_warned:
                 self._has_warned = True
                 log.warning("%s at %s has not answered yet%s", self.peer, self.address, self._hung_up)
-        if now < self._due or self._held:
+        if now < self._due or self._is_paused:
             return
         if self._requests and self._is_denied:
             raise WireError(

@@ -1,11 +1,10 @@
 """The encoding of messages as frames and back, with full validation.
 
-Frames are [kind byte and token, header, raw array, raw array, ...]. A message without the token of the job is refused
-before any of it is decoded. The header is msgpack of (request number, fields of the message, shapes of its arrays,
-loan). Arrays that the loan covers lie in memory that sender and receiver share; the others are frames.
+Frames are [kind byte, header, raw array, raw array, ...]. The header is msgpack of (request number, fields of the
+message, shapes of its arrays, loan). Arrays that the loan covers lie in memory that sender and receiver share; the
+others are frames.
 """
 
-import hmac
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from persia_cli.wire.message import BATCH_PART, Array, Count, Message, MessageCo
 from persia_cli.wire.shared_memory import Loan, SharedMemory, StaleLoan
 
 MAX_FRAMES = BATCH_PART.arrays + 2
-NO_TOKEN = b""
-"""Token of frames that do not go to another replica."""
 ENCODED_ALIGNMENT = 4
 """Alignment of byte arrays: encoded rows are read as float32 in place."""
 BY_KIND: dict[int, type[Message]] = {
@@ -95,15 +92,10 @@ class MalformedMessage(WireError):  # noqa: N818 - the name describes the messag
         self.request = request
 
 
-class ForeignMessage(MalformedMessage):
-    """A message without the token of the job; the rest of it was not read, and it gets no answer."""
-
-
 def encode(
     request: int,
     message: Message,
     loan: Loan | None = None,
-    token: bytes = NO_TOKEN,
     parts: Parts | None = None,
 ) -> list[bytes | memoryview]:
     """Return the frames of a message; C-contiguous arrays are not copied but become frames themselves.
@@ -116,26 +108,25 @@ def encode(
     fields, shapes, arrays = parts or parts_of(message)
     header = _ENCODER.encode((request, fields, shapes, loan))
     _check_size(kind, len(header), len(arrays), sum([array.nbytes for array in arrays]))
-    framed = arrays if loan is None else [a for a, place in zip(arrays, loan.places, strict=True) if place is None]
+    lent = [None] * len(arrays) if loan is None else loan.addresses
+    framed = [array for array, address in zip(arrays, lent, strict=True) if address is None]
     raw = [np.ascontiguousarray(array).data if array.size else b"" for array in framed]
-    return [bytes((kind.KIND,)) + token, header, *raw]
+    return [bytes((kind.KIND,)), header, *raw]
 
 
-def decode(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> tuple[int, Message]:
+def decode(frames: Sequence[Frame], memory: SharedMemory | None = None) -> tuple[int, Message]:
     """Return the request number and message of `read`."""
-    return read(frames, memory, token)[:2]
+    return read(frames, memory)[:2]
 
 
-def read(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> Received:
+def read(frames: Sequence[Frame], memory: SharedMemory | None = None) -> Received:
     """Return the content of the frames; raise MalformedMessage, and nothing else, for any invalid content.
-
-    Raise ForeignMessage, a kind of MalformedMessage, if the token of the frames is not `token`.
 
     Arrays are writable views of the frames or of `memory`. Those that are not aligned for their dtype (bytes: for
     float32), as happens with small frames, are copies. Views may be the sender's own memory, so the receiver must not
     write to them.
     """
-    kind, header = _open(frames, token)
+    kind, header = _open(frames)
     try:
         head = _DECODERS[kind].decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
@@ -162,18 +153,18 @@ class _Arrays:
                 "the message uses shared memory, but this connection has none; set cluster.shared_memory=false"
             )
         self._frames, self._memory = list(reversed(frames)), memory
-        self._places = None if loan is None else list(reversed(loan.places))
+        self._addresses = None if loan is None else list(reversed(loan.addresses))
         self._borrowed = memory.borrow(loan) if loan is not None and memory is not None else None
         self.lent = 0
         """Bytes of the arrays in shared memory that were read."""
 
     def next(self, dtype: np.dtype[Any], shape: Shape) -> Array:
         """Return the next array."""
-        if self._places is not None and self._memory is not None and self._borrowed is not None:
-            if not self._places:
+        if self._addresses is not None and self._memory is not None and self._borrowed is not None:
+            if not self._addresses:
                 raise WireError("the message declares more arrays than its loan has")
-            if (place := self._places.pop()) is not None:
-                lent = self._memory.view(place, dtype, shape, self._borrowed)
+            if (address := self._addresses.pop()) is not None:
+                lent = self._memory.view(address, dtype, shape, self._borrowed)
                 self.lent += lent.nbytes
                 return _aligned(lent)
         if not self._frames:
@@ -182,19 +173,16 @@ class _Arrays:
 
     def check_all_read(self) -> None:
         """Raise WireError if the message has arrays that it does not declare."""
-        left = len(self._frames) + len(self._places or ())
+        left = len(self._frames) + len(self._addresses or ())
         if left:
             raise WireError(f"the message has {left} arrays that it does not declare")
 
 
-def _open(frames: Sequence[Frame], token: bytes) -> tuple[type[Message], memoryview]:
-    """Return the type of the message and its header; check the token first, and then all sizes."""
+def _open(frames: Sequence[Frame]) -> tuple[type[Message], memoryview]:
+    """Return the type of the message and its header; check all sizes."""
     first = _bytes_of(frames[0]) if frames else memoryview(b"")
-    # The time of the comparison must not depend on how many bytes of the token are right.
-    if not hmac.compare_digest(first[1:], token):
-        raise ForeignMessage("the message does not have the token of this job")
-    if len(first) != 1 + len(token) or len(frames) < 2:
-        raise MalformedMessage(f"the message is incomplete: it has {len(frames)} frames, and at least 2 are needed")
+    if len(first) != 1 or len(frames) < 2:
+        raise MalformedMessage("the message does not begin with one byte, its kind, and a header")
     views = [_bytes_of(frame) for frame in frames[1:]]
     kind, header = BY_KIND.get(first[0]), views[0]
     if kind is None:
@@ -257,7 +245,7 @@ class ByteCounts:
     """Bytes of arrays that were passed in shared memory."""
     messages: int = 0
 
-    def note_sent(self, frames: Sequence[bytes | memoryview], arrays: Sequence[Array]) -> None:
+    def count_sent(self, frames: Sequence[bytes | memoryview], arrays: Sequence[Array]) -> None:
         """Count a sent message with all its arrays; those that are no frame are in shared memory."""
         self.wire += len(frames[0]) + len(frames[1])
         self.messages += 1
@@ -266,7 +254,7 @@ class ByteCounts:
             self.wire += framed
             self.shared += sum([array.nbytes for array in arrays]) - framed
 
-    def note_received(self, frames: Sequence[Frame], received: Received) -> None:
+    def count_received(self, frames: Sequence[Frame], received: Received) -> None:
         """Count a received message."""
         self.wire += sum(map(len, frames))
         self.shared += received.lent

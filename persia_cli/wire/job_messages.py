@@ -100,14 +100,14 @@ class Pause(FieldSet, frozen=True, tag="paused"):
     step: Count
 
 
-class Hold(FieldSet, frozen=True, tag="hold"):
-    """Start no more steps of this split, and send the first that has not started as Held: the phase is cut short."""
+class Halt(FieldSet, frozen=True, tag="halt"):
+    """Start no more steps of this split, and send the first that has not started as Halted: the phase is cut short."""
 
     split: Split
 
 
 class CutShort(FieldSet, frozen=True, tag="cut"):
-    """Continue, also after Hold, and end the phase before the step `last`, of which no rank has all samples."""
+    """Continue, also after Halt, and end the phase before the step `last`, of which no rank has all samples."""
 
     split: Split
     last: Count
@@ -117,10 +117,10 @@ class Stop(FieldSet, frozen=True, tag="stop"):
     """End, for this reason; empty if all is done. If the job can be resumed, processes end with exit code 75."""
 
     why: str = ""
-    goes_on: bool = False
+    resumable: bool = False
 
 
-PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Hold | CutShort | Stop
+PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Halt | CutShort | Stop
 
 
 class Instruction(Message, frozen=True):
@@ -140,7 +140,7 @@ class Next(Request[Instruction], frozen=True):
     after: Count
 
 
-class Held(Request[Ack], frozen=True):
+class Halted(Request[Ack], frozen=True):
     """NN worker -> coordinator: no step from this one on has started or will start, as instructed (`number`)."""
 
     KIND = 0x4E
@@ -156,7 +156,7 @@ class Done(Request[Ack], frozen=True):
     LIMIT = Limit(4 * MIB)  # the counters of its tables
     sender: Sender
     number: Count
-    figures: ReplicaUsage | None = None
+    usage: ReplicaUsage | None = None
     """The last counters and resources of a replica that ends."""
 
 
@@ -184,7 +184,7 @@ class Item(Message, frozen=True):
     end: bool
 
 
-class TakeItem(Request[Item], frozen=True):
+class NextItem(Request[Item], frozen=True):
     """Data loader -> coordinator: ask for a work item; parked until there is one."""
 
     KIND = 0x46
@@ -239,7 +239,7 @@ class Report(Request[Ack], frozen=True):
     LIMIT = Limit(MIB, arrays=7, nbytes=256 * MIB)  # a portion of an evaluation, sample by sample
     sender: Sender
     number: Count
-    figures: IntervalMetrics
+    metrics: IntervalMetrics
     scores: ScoreCounts
     samples: ScoredSamples | None
     """The samples of an evaluation that needs metrics within queries."""
@@ -256,7 +256,7 @@ class Scores(Request[Ack], frozen=True):
 
 
 class Change(FieldSet, frozen=True):
-    """The process of a replica has died, or another has taken its place; changes of a job are numbered 1, 2, …"""
+    """The process of a replica has died, or another has replaced it; changes of a job are numbered 1, 2, …"""
 
     number: Count
     role: str
@@ -291,7 +291,7 @@ class Heartbeat(Request[Beat], frozen=True):
     """Work that has no visible result before it is done, such as "training step 7"; empty while waiting for others."""
     doing_s: float
     """Seconds since the work last made progress; time in which the replica did not run does not count."""
-    figures: ReplicaUsage
+    usage: ReplicaUsage
     heard: Count = 0
     """Number of the last change that the replica has received."""
 

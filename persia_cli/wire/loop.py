@@ -14,11 +14,11 @@ import zmq
 from numpy.typing import DTypeLike
 
 from persia_cli.wire import sockets
-from persia_cli.wire.addresses import is_beyond
+from persia_cli.wire.addresses import is_remote
 from persia_cli.wire.client import Client
 from persia_cli.wire.frames import ByteCounts
 from persia_cli.wire.message import BATCH_PART, Array, ProcessId
-from persia_cli.wire.place import own_place
+from persia_cli.wire.process import memory_domain
 from persia_cli.wire.server import Server
 from persia_cli.wire.shared_memory import SharedMemory
 from persia_cli.wire.sockets import Context
@@ -60,7 +60,7 @@ class _Timer:
 
 def identity_of(name: str, process: ProcessId) -> bytes:
     """Return the name of a replica's process for the servers that it connects to."""
-    return f"{name}#{process.pid}.{process.began}@{own_place()}".encode()
+    return f"{name}#{process.pid}.{process.began}@{memory_domain()}".encode()
 
 
 def _nothing() -> None:
@@ -85,9 +85,9 @@ class Loop:
         """Seconds so far in which the loop waited for messages."""
 
     def share(self, memory: SharedMemory | None) -> None:
-        """Exchange large arrays in shared memory, if not None, with processes at this place.
+        """Exchange large arrays in shared memory, if not None, with processes of this memory domain.
 
-        These are the peers of Unix sockets, and those with this place among the ones that other machines can reach.
+        These are the peers of Unix sockets, and those of this domain among the ones that other machines can reach.
         """
         self._memory = memory
         for server in self._servers:
@@ -102,8 +102,8 @@ class Loop:
 
     def _share_with(self, end: Server | Client) -> None:
         # On the loopback interface arrays go through sockets, since the user asked for TCP there.
-        is_near = is_beyond(end.address) if isinstance(end, Server) else end.place == own_place()
-        end.memory = self._memory if end.address.startswith("ipc://") or is_near else None
+        is_shared = is_remote(end.address) if isinstance(end, Server) else end.domain == memory_domain()
+        end.memory = self._memory if end.address.startswith("ipc://") or is_shared else None
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return an uninitialized array that is cheap to send; for any thread."""
@@ -133,10 +133,10 @@ class Loop:
         self._watch(client.socket, client.receive)
         return client
 
-    def hold(self, peer: str) -> None:
+    def pause(self, peer: str) -> None:
         """Send nothing to this peer, which is dead, until `reconnect`."""
         for client in self._clients_of(peer):
-            client.hold()
+            client.pause()
 
     def reconnect(self, peer: str, address: str) -> None:
         """Connect the clients of this peer, which was dead, to its new process, and repeat their requests there."""
@@ -154,8 +154,8 @@ class Loop:
         if self._memory is None:
             return []
         borrowers = {client.address for client in self._clients_of(peer)} | {identity_of(peer, process).decode()}
-        # A process at another place may have the same process id as one whose memory is in use here.
-        return self._memory.forget(borrowers, process.pid if process.place in ("", own_place()) else None)
+        # A process of another domain may have the same process id as one whose memory is in use here.
+        return self._memory.forget(borrowers, process.pid if process.domain in ("", memory_domain()) else None)
 
     def _clients_of(self, peer: str) -> list[Client]:
         return [client for client in self._clients if client.peer == peer]
@@ -165,7 +165,6 @@ class Loop:
         """Counts of irregular events so far; all are zero if no message is lost and shared memory has space."""
         return {
             "refused": sum(server.refused for server in self._servers),
-            "foreign": sum(server.foreign for server in self._servers),
             "turned_away": sum(server.socket.turned_away for server in self._servers),
             "nameless": sum(server.nameless for server in self._servers),
             "repeated": sum(server.repeated for server in self._servers),

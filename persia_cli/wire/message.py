@@ -73,8 +73,8 @@ class ProcessId(FieldSet, frozen=True):
     pid: Count
     began: Count = 0
     """Start time of the process, in ticks since its machine started."""
-    place: str = ""
-    """The result of `persia_cli.wire.place.own_place`; empty where that is unknown."""
+    domain: str = ""
+    """The result of `persia_cli.wire.process.memory_domain`; empty where that is unknown."""
 
 
 class TableTotals(FieldSet, frozen=True):
@@ -207,8 +207,8 @@ def _list_codec(inner: FieldCodec | None) -> FieldCodec | None:
     _, flatten, restore = inner
     return FieldCodec(
         list[inner.shapes],  # type: ignore[name-defined]
-        lambda value, arrays, sizes: [flatten(each, arrays, sizes) for each in value],
-        lambda shapes, next_array, sizes: [restore(each, next_array, sizes) for each in shapes],
+        lambda value, arrays, sizes: [flatten(element, arrays, sizes) for element in value],
+        lambda shapes, next_array, sizes: [restore(shape, next_array, sizes) for shape in shapes],
     )
 
 
@@ -233,11 +233,11 @@ def _block_codec(block: Any) -> FieldCodec | None:
 
     def flatten(value: Any, arrays: list[Array], _: Sizes) -> list[Any]:
         sizes: Sizes = {}
-        return [flat(each, arrays, sizes) for flat, each in zip(flattens, value, strict=True)]
+        return [flat(array, arrays, sizes) for flat, array in zip(flattens, value, strict=True)]
 
     def restore(shapes: Any, next_array: NextArray, _: Sizes) -> Any:
         sizes: Sizes = {}
-        return block._make([back(each, next_array, sizes) for back, each in zip(restores, shapes, strict=True)])
+        return block._make([back(shape, next_array, sizes) for back, shape in zip(restores, shapes, strict=True)])
 
     return FieldCodec(tuple[tuple(codec.shapes for codec in codecs)], flatten, restore)  # type: ignore[misc]
 
@@ -279,5 +279,5 @@ class MessageCodec:
             return message
         sizes: Sizes = {}
         codecs = zip(self.arrays.values(), shapes, strict=True)
-        values = [codec.restore(each, next_array, sizes) for codec, each in codecs]
+        values = [codec.restore(shape, next_array, sizes) for codec, shape in codecs]
         return self._kind(*[getattr(header, name) for name in self._names], *values)

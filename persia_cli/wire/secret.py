@@ -1,4 +1,4 @@
-"""The secret of a job: a token, which each message carries, and optional keys, which encrypt connections over TCP.
+"""The secret of a job: a token, with which its processes log in, and optional keys, which encrypt connections over TCP.
 
 The keys are one pair, which all processes of the job have (CURVE). A process is both server and client with the same
 pair. A client proves in the handshake that it has the secret key, and servers admit only the public key of this pair;

@@ -10,11 +10,11 @@ import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.addresses import is_beyond
-from persia_cli.wire.frames import ByteCounts, ForeignMessage, MalformedMessage, has_arrays, message_bytes, read
+from persia_cli.wire.addresses import is_remote
+from persia_cli.wire.frames import ByteCounts, MalformedMessage, has_arrays, message_bytes, read
 from persia_cli.wire.message import BATCH_PART, Message
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.place import own_place
+from persia_cli.wire.process import memory_domain
 from persia_cli.wire.shared_memory import SharedMemory
 from persia_cli.wire.sockets import Context
 
@@ -47,7 +47,7 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 class Server:
-    """A ROUTER socket, owned by one thread; `memory` is the memory shared with its clients at the same place, if any.
+    """A ROUTER socket, owned by one thread; `memory` is what it shares with clients of its memory domain, if anything.
 
     Handlers are set by `on`; other requests are refused. A handler answers with `reply`, at once or later. Until then
     its request is parked, and a repeat of it is answered with Pending. If an answer had no arrays, a repeat of the
@@ -57,9 +57,9 @@ class Server:
     Until the first handler is set, requests go unanswered, since a restarted replica may receive some before it is
     ready.
 
-    `refused` counts messages that were refused, `foreign` those without the token of the job, which get no answer,
-    `nameless` those without an identity, `repeated` repeats that were answered without the handler, `dropped` replies
-    that could not be sent (the peer will send its request again), `forgotten` parked requests over the limit.
+    `refused` counts messages that were refused, `nameless` those without an identity, `repeated` repeats that were
+    answered without the handler, `dropped` replies that could not be sent (the peer will send its request again),
+    `forgotten` parked requests over the limit.
     """
 
     def __init__(
@@ -71,12 +71,11 @@ class Server:
     ) -> None:
         """Listen at the address; `frame_bytes` is the size of the largest frame that is accepted."""
         self.socket = sockets.router(context, address, frame_bytes)
-        self._token = context.token
         self.memory: SharedMemory | None = None
         self.traffic = ByteCounts()
         self.address = sockets.bound_address(self.socket)
-        self._has_far_clients, self._place = is_beyond(self.address), f"@{own_place()}".encode()
-        self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
+        self._has_remote_clients, self._domain = is_remote(self.address), f"@{memory_domain()}".encode()
+        self.refused = self.nameless = self.repeated = self.dropped = self.forgotten = 0
         self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {}
         self._name = name
         self._look_s = 0.0
@@ -108,27 +107,24 @@ class Server:
                 continue
             if frames is None:
                 return
-            self._take(frames[0].bytes, frames[1:])
+            self._handle(frames[0].bytes, frames[1:])
 
-    def _take(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
+    def _handle(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
         if identity.startswith(GENERATED):
             # When a peer connects again, the last messages of its old connection can arrive without its identity
             # (ROUTER_HANDOVER). No answer would reach the peer, which sends them again.
             self.nameless += 1
             with suppress(MalformedMessage):
-                read(frames, self.memory, self._token)  # this borrows its loan, which ends it
+                read(frames, self.memory)  # this borrows its loan, which ends it
             return
         try:
-            received = read(frames, self.memory, self._token)
-        except ForeignMessage:
-            self.foreign += 1
-            return
+            received = read(frames, self.memory)
         except MalformedMessage as error:
             self.refused += 1
             if error.request is not None:
                 self._send(Peer(identity, error.request), refused(error))
             return
-        self.traffic.note_received(frames, received)
+        self.traffic.count_received(frames, received)
         peer = Peer(identity, received.request)
         if peer in self._parked:
             self.repeated += 1
@@ -182,20 +178,19 @@ class Server:
             self._answers_bytes -= nbytes
 
     def _send(self, peer: Peer, message: Message) -> None:
-        taken = sockets.send_message(
+        is_sent = sockets.send_message(
             self.socket,
             peer.request,
             message,
-            self.memory if self._is_near(peer.identity) else None,
+            self.memory if self._shares_memory(peer.identity) else None,
             to=peer.identity,
-            token=self._token,
             traffic=self.traffic,
         )
-        self.dropped += not taken
+        self.dropped += not is_sent
 
-    def _is_near(self, identity: bytes) -> bool:
-        """Return False for a client at another place, whose connection comes from another machine."""
-        return not self._has_far_clients or identity.endswith(self._place)
+    def _shares_memory(self, identity: bytes) -> bool:
+        """Return False for a client of another memory domain, whose connection comes from another machine."""
+        return not self._has_remote_clients or identity.endswith(self._domain)
 
     def close(self) -> None:
         """Close the socket; for clients that wait, this server becomes silent."""

@@ -168,12 +168,12 @@ class Arena:
                 returned, offset = self._returned.popleft()
                 self._free.setdefault(returned, []).append(offset)
                 self._merged = False
-            taken = self._take(size)
+            taken = self._allocate(size)
         if taken is None:
             return None
         return self.segment.array(taken[1], shape, dtype, _BlockOwner(self._returned, taken))
 
-    def _take(self, size: int) -> tuple[int, int] | None:
+    def _allocate(self, size: int) -> tuple[int, int] | None:
         """Return size and offset of a block for an array; merges free blocks if none is large enough."""
         taken = self._find(size)
         if taken is None and not self._merged:
@@ -184,7 +184,7 @@ class Arena:
     def _find(self, size: int) -> tuple[int, int] | None:
         if self._free.get(size):
             return size, self._free[size].pop()
-        larger = min((each for each, offsets in self._free.items() if each > size and offsets), default=None)
+        larger = min((free for free, offsets in self._free.items() if free > size and offsets), default=None)
         if larger is not None and larger <= LARGEST_RATIO * size:
             return larger, self._free[larger].pop()
         if self._end + size <= self.segment.nbytes:
@@ -242,7 +242,7 @@ LOST_S = 60.0
 """Seconds after which a message is lost; one that arrives later is dropped, and its sender repeats it."""
 
 Serial = Annotated[int, msgspec.Meta(ge=1, lt=TAKEN)]
-Place = tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
+BlockAddress = tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
 """The name of a segment and an offset in it."""
 
 
@@ -254,7 +254,7 @@ class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknow
     cell: Annotated[int, msgspec.Meta(ge=0, lt=CELLS)]
     serial: Serial
     """Value of the cell until the message arrives."""
-    places: Annotated[list[Place | None], msgspec.Meta(max_length=BATCH_PART.arrays)]
+    addresses: Annotated[list[BlockAddress | None], msgspec.Meta(max_length=BATCH_PART.arrays)]
     """Position of each array of the message; None for those that are in frames."""
 
 
@@ -275,7 +275,7 @@ class SharedMemory:
     """
 
     def __init__(self, segment: Segment, clock: Callable[[], float] = time.monotonic) -> None:
-        self._own, self._clock = segment, clock
+        self._segment, self._clock = segment, clock
         self._arena = Arena(segment)
         self._segments = {segment.name: segment}
         self._cells = list(range(CELLS))
@@ -309,7 +309,7 @@ class SharedMemory:
             return None
         self._collect()
         retained: list[Array] = []
-        places = [self._place(array, retained) if self._cells else None for array in arrays]
+        addresses = [self._address_of(array, retained) if self._cells else None for array in arrays]
         if len(retained) < sum(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
             self.no_room += 1
         if not retained:
@@ -317,15 +317,15 @@ class SharedMemory:
         self._serial = self._serial % (TAKEN - 1) + 1
         cell = self._cells.pop()
         # No fence is needed: the message is sent after this store, through a queue and system calls that are barriers.
-        self._own.cells[cell] = self._serial
+        self._segment.cells[cell] = self._serial
         self._lent[cell] = _Lent(borrower, retained, self._clock())
-        return Loan(self._own.name, cell, self._serial, places)
+        return Loan(self._segment.name, cell, self._serial, addresses)
 
     def take_back(self, loan: Loan) -> None:
         """End a loan whose message was not sent."""
-        self._own.cells[loan.cell] = 0
+        self._segment.cells[loan.cell] = 0
 
-    def _place(self, array: Array, retained: list[Array]) -> Place | None:
+    def _address_of(self, array: Array, retained: list[Array]) -> BlockAddress | None:
         """Return an array's position in shared memory, copied there if needed; None if small or without space."""
         if array.nbytes < MIN_SHARED_BYTES:
             return None
@@ -340,9 +340,9 @@ class SharedMemory:
             return None
         copy[...] = array
         retained.append(copy)
-        offset = self._own.offset_of(copy.__array_interface__["data"][0])
+        offset = self._segment.offset_of(copy.__array_interface__["data"][0])
         assert offset is not None
-        return self._own.name, offset
+        return self._segment.name, offset
 
     def forget(self, borrowers: Container[str], pid: int | None) -> list[Array]:
         """End the loans of a dead process, and forget its segments; return the arrays that were lent to it.
@@ -355,7 +355,7 @@ class SharedMemory:
         self._collect()
         retained: list[Array] = []
         for cell in [cell for cell, loan in self._lent.items() if loan.borrower in borrowers]:
-            self._own.cells[cell] = 0
+            self._segment.cells[cell] = 0
             retained += self._lent[cell].arrays
         self._collect()
         # They stay mapped as long as there are arrays on them.
@@ -365,7 +365,7 @@ class SharedMemory:
 
     def _collect(self) -> None:
         """Release the arrays of loans that receivers have ended, and end those whose message is lost."""
-        cells = self._own.cells
+        cells = self._segment.cells
         for cell in [cell for cell in self._lent if not cells[cell]]:
             del self._lent[cell]
             self._cells.append(cell)
@@ -379,23 +379,23 @@ class SharedMemory:
 
     def borrow(self, loan: Loan) -> "Borrowed":
         """Take the loan of a message, for `view`; raise StaleLoan if it arrived before, WireError if it is invalid."""
-        lender = self._segment(loan.lender)
-        if lender is self._own:
+        lender = self._segment_named(loan.lender)
+        if lender is self._segment:
             raise WireError("a message lends memory that belongs to its receiver")
         if lender.cells[loan.cell] != loan.serial:
             raise StaleLoan("the message arrived before, or late, and its memory may have been reused")
         lender.cells[loan.cell] = TAKEN
         return Borrowed(lender, loan.cell)
 
-    def view(self, place: Place, dtype: np.dtype[Any], shape: Shape, borrowed: "Borrowed") -> Array:
-        """Return the array at a place, which keeps `borrowed` alive; raises WireError if there is no such memory."""
-        segment, offset = self._segment(place[0]), place[1]
+    def view(self, address: BlockAddress, dtype: np.dtype[Any], shape: Shape, borrowed: "Borrowed") -> Array:
+        """Return the array at an address, which keeps `borrowed` alive; raises WireError if there is no such memory."""
+        segment, offset = self._segment_named(address[0]), address[1]
         nbytes = math.prod(shape) * dtype.itemsize
         if offset < DATA_START or offset + nbytes > segment.nbytes:
             raise WireError(f"{nbytes} bytes at {offset} are outside the shared memory {segment.name}")
         return segment.array(offset, shape, dtype, borrowed)
 
-    def _segment(self, name: str) -> Segment:
+    def _segment_named(self, name: str) -> Segment:
         segment = self._segments.get(name)
         if segment is None:
             try:

@@ -11,7 +11,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_address
-from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, ByteCounts, Frame, MalformedMessage, encode, parts_of
+from persia_cli.wire.frames import MAX_FRAMES, ByteCounts, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.message import BATCH_PART, Message
 from persia_cli.wire.secret import JobSecret, authenticate, is_encrypted, log_in, new_secret, require_login
 from persia_cli.wire.shared_memory import SharedMemory
@@ -37,12 +37,7 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
         self._one_at_a_time = threading.Lock()
 
     @property
-    def token(self) -> bytes:
-        """The token of the job, which each message carries."""
-        return self.secret.token
-
-    @property
-    def may_go_beyond(self) -> bool:
+    def allows_remote(self) -> bool:
         """True if sockets may be reached from other machines."""
         return self.secret.keys is not None or self.trusts_network
 
@@ -162,7 +157,7 @@ def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes)
 
     Raise WireError if the address must not be used without keys, or cannot be bound.
     """
-    check_address(address, context.may_go_beyond)
+    check_address(address, context.allows_remote)
     socket = cast(Listener, context.socket(zmq.ROUTER, socket_class=Listener))
     _set_options(socket, address, frame_bytes)
     socket.setsockopt(zmq.BACKLOG, QUEUED_CONNECTIONS)
@@ -181,7 +176,7 @@ def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes)
 
 def dealer(context: Context, address: str, identity: bytes, frame_bytes: int = BATCH_PART.nbytes) -> Dealer:
     """Return a DEALER that connects to `address`, now or as soon as a server listens there."""
-    check_address(address, context.may_go_beyond)
+    check_address(address, context.allows_remote)
     socket = cast(Dealer, context.socket(zmq.DEALER, socket_class=Dealer))
     _set_options(socket, address, frame_bytes)
     socket.setsockopt(zmq.IDENTITY, identity)
@@ -220,7 +215,6 @@ def send_message(
     message: Message,
     memory: SharedMemory | None = None,
     to: bytes | None = None,
-    token: bytes = NO_TOKEN,
     peer: str = "",
     traffic: ByteCounts | None = None,
 ) -> bool:
@@ -233,13 +227,13 @@ def send_message(
     loan = None if memory is None else memory.lend(parts.arrays, peer if to is None else to.decode(errors="replace"))
     sent = False
     try:
-        frames = encode(number, message, loan, token, parts)
+        frames = encode(number, message, loan, parts)
         sent = send(socket, frames if to is None else [to, *frames])
     finally:
         if not sent and memory is not None and loan is not None:
             memory.take_back(loan)
     if sent and traffic is not None:
-        traffic.note_sent(frames, parts.arrays)
+        traffic.count_sent(frames, parts.arrays)
     return sent
 
 

@@ -13,7 +13,6 @@ from persia_cli.wire.job_messages import PhaseWork
 from persia_cli.wire.message import Message
 
 REQUEST = 258
-TOKEN = bytes(range(0xA0, 0xB0))
 FILE = Path(__file__).parent / "message_bytes.json"
 """Samples of messages and their frames in hexadecimal; `python -m scripts.message_bytes` adds those of a new kind."""
 SAMPLES: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -36,12 +35,12 @@ def described(value: Any) -> Any:
 
 def frames_of(message: Message) -> list[str]:
     """Return the frames of a message in hexadecimal."""
-    return [bytes(frame).hex() for frame in encode(REQUEST, message, token=TOKEN)]
+    return [bytes(frame).hex() for frame in encode(REQUEST, message)]
 
 
 def message_of(frames: list[str]) -> Message:
     """Return the message of frames in hexadecimal."""
-    number, message = decode([bytes.fromhex(frame) for frame in frames], token=TOKEN)
+    number, message = decode([bytes.fromhex(frame) for frame in frames])
     assert number == REQUEST
     return message
 
@@ -61,10 +60,10 @@ def test_bytes_are_read_and_written_as_they_were(sample: dict[str, Any]) -> None
 
 
 def test_a_look_up_is_laid_out_as_described() -> None:
-    """Kind and token; msgpack of (request, fields, shapes of arrays by group, no loan); then the arrays."""
+    """Kind; msgpack of (request, fields, shapes of arrays by group, no loan); then the arrays."""
     [sample] = [sample for sample in SAMPLES if "LookUp" in sample["message"]]
     kind, header, keys, tables = (bytes.fromhex(frame) for frame in sample["frames"])
-    assert kind == b"\x30" + TOKEN
+    assert kind == b"\x30"
     batch = b"\x93\x00\xcd\x03\xe8\x02"  # (0, 1000, 2)
     fields = b"\x92" + batch + b"\xc3"  # (batch, True)
     group = b"\x92" + b"\x91\x02" + b"\x91\x02"  # two keys, two tables

@@ -125,7 +125,7 @@ def alone(
         for _ in range(workers):
             links.append(start(EmbeddingWorker, "embedding-worker", 0))
         servers = [session.own_address for session in links[: run.cluster.embedding_servers]]
-        yield Alone(servers, links[-1].own_address, links, context.token)
+        yield Alone(servers, links[-1].own_address, links, context.secret.token)
     finally:
         for session in links:
             session.stop = True

@@ -25,16 +25,16 @@ FAIL, HELLO, HEARTBEAT = b"\x4b", b"\x40", b"\x49"
 SERVER = ["embedding-server", 0, 1]
 
 
-def hostile_messages(token: bytes) -> list[list[bytes]]:
+def hostile_messages() -> list[list[bytes]]:
     """A failure of a role, deeply nested lists, and a greeting that is too long."""
     fail = msgspec.msgpack.encode([1, [SERVER, f"sent by uid {os.getuid()}", 1], [], None])
     figures = b"\x94\xcb" + bytes(8) + b"\x00\x80\x93\x80\x80\x81\xa1a\xdd"
     lists = b"\x94\x02\x94\x93\xa1r\x00\x00\xa0\xcb" + bytes(8) + figures
     lists += (HUGE).to_bytes(4, "big") + b"\x90" * HUGE
     return [
-        [FAIL + token, fail],
-        *[[HEARTBEAT + token, lists + b"\x90\xc0"]] * 3,
-        *[[HELLO + token, b"\x94\x03\x97\xdb" + (HUGE).to_bytes(4, "big") + b"a" * HUGE]] * 3,
+        [FAIL, fail],
+        *[[HEARTBEAT, lists + b"\x90\xc0"]] * 3,
+        *[[HELLO, b"\x94\x03\x97\xdb" + (HUGE).to_bytes(4, "big") + b"a" * HUGE]] * 3,
         [b""] * 500,
     ]
 
@@ -103,7 +103,7 @@ def main() -> None:
     os.setuid(other)
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES))
     attacks: list[Attack] = []
-    messages = hostile_messages(bytes(16))
+    messages = hostile_messages()
     with zmq.Context() as context:
         context.setsockopt(zmq.LINGER, 0)
         while True:

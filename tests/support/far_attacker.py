@@ -42,8 +42,7 @@ def send_failures(context: "zmq.Context[zmq.Socket[bytes]]", address: str, publi
         for name, value in options.items():
             setattr(dealer, name, value)
         dealer.connect(address)
-        for token in (b"", bytes(16)):
-            dealer.send_multipart([FAIL + token, failure])
+        dealer.send_multipart([FAIL, failure])
 
 
 def half_open(address: str, said: bytes) -> socket.socket:

@@ -55,14 +55,14 @@ class Stranger:
     def begin(self, message: Message) -> int:
         """Send a request; return its number for `await_reply`."""
         self._number += 1
-        self.send(encode(self._number, message, token=self._context.token))
+        self.send(encode(self._number, message))
         return self._number
 
     def await_reply(self, request: int) -> Message:
         """Wait for the answer to a request, and ignore all others."""
         while True:
             assert self._socket.poll(LIMIT_S * 1000), f"no answer to request {request}"
-            number, reply = decode(self._socket.recv_multipart(copy=False), token=self._context.token)
+            number, reply = decode(self._socket.recv_multipart(copy=False))
             if number == request and not isinstance(reply, Pending):
                 return reply
 

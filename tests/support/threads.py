@@ -31,7 +31,7 @@ class ThreadJob:
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
         self._context = Context()
-        self.token = self._context.token
+        self.token = self._context.secret.token
         self._exit = ExitStack()
         self._stoppables: list[Stoppable] = []
         self.errors: dict[str, BaseException] = {}

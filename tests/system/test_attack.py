@@ -86,6 +86,6 @@ def test_a_hostile_user_cannot_end_a_job_over_tcp_nor_change_its_result(tmp_path
     assert_same_model(newest_checkpoint(run_dir / CHECKPOINTS), newest_checkpoint(undisturbed.run_dir / CHECKPOINTS))
     for role in LISTENING:
         assert counted(result, role, "turned_away") > 0
-        assert counted(result, role, "foreign") == 0, "a message of a stranger was read"
+        assert counted(result, role, "refused") == 0, "a message of a stranger was read"
     logs = "\n".join(path.read_text() for path in (run_dir / "roles").glob("*.log"))
     assert "Too many open files" not in logs

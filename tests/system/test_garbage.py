@@ -18,11 +18,11 @@ from persia_cli.wire.job_messages import (
     Heartbeat,
     Hello,
     Next,
+    NextItem,
     Report,
     Saved,
     ScoreCounts,
     ScoredSamples,
-    TakeItem,
 )
 from persia_cli.wire.message import BatchId, ProcessId, Sender
 from persia_cli.wire.messages import (
@@ -51,13 +51,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0")
 SERVING = ("coordinator-0", "embedding-server-0", "embedding-worker-0", "nn-worker-0")
 
 
-def nonsense(moments: random.Random, token: bytes) -> Iterator[list[Frame]]:
-    """Frames that are no message though they bear the token; what is random is different each time."""
-    for first, *others in bare_nonsense(moments):
-        yield [bytes(first)[:1] + token + bytes(first)[1:], *others]
-
-
-def bare_nonsense(moments: random.Random) -> Iterator[list[Frame]]:
+def nonsense(moments: random.Random) -> Iterator[list[Frame]]:
     """Frames that are no message; what is random is different each time."""
     yield [moments.randbytes(moments.randrange(200)) for _ in range(moments.randrange(1, 9))]
     yield [b""]
@@ -95,7 +89,7 @@ def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_p
         strangers = {name: open_ones.enter_context(Stranger(job.addresses[name], job.token)) for name in SERVING}
         while job.goes_on(0.02):
             for name, stranger in strangers.items():
-                for frames in (*nonsense(moments, job.token), *bare_nonsense(moments)):
+                for frames in nonsense(moments):
                     stranger.send(frames)
                     sent[name] += 1
             # Some connections send something and hang up, some are left hanging for a while.
@@ -107,8 +101,7 @@ def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_p
 
     for name, number in sent.items():
         assert number > 100
-        assert counted(result, name.removesuffix("-0"), "refused") > number / 4
-        assert counted(result, name.removesuffix("-0"), "foreign") > number / 4
+        assert counted(result, name.removesuffix("-0"), "refused") > number / 2
     assert figures(result) == figures(undisturbed)
 
 
@@ -176,7 +169,7 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     stranger.is_refused("install the same version", replace(hello, version="0.0.0"))
     stranger.is_refused("incarnation", Next(Sender("nn-worker", 0, 9), 0))
     stranger.is_refused("header of Next cannot be read", Next(rank, -1))
-    stranger.is_refused("for replicas of the role data-loader", TakeItem(rank, TRAIN))
+    stranger.is_refused("for replicas of the role data-loader", NextItem(rank, TRAIN))
     many = Counters(tables={"feature_0": {"rows": "many"}})
     stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaUsage(1.0, -1)))
     stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaUsage(1.0, 1, counters=many)))

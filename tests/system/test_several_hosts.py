@@ -81,9 +81,9 @@ from persia_cli.wire.message import Sender
 from persia_cli.wire.secret import read_secret
 with Context(read_secret(Path(sys.argv[1]))) as context:
     dealer = sockets.dealer(context, sys.argv[2], b"friend")
-    dealer.send_multipart(encode(1, Next(Sender("nn-worker", 7, 1), 0), token=context.token))
+    dealer.send_multipart(encode(1, Next(Sender("nn-worker", 7, 1), 0)))
     assert dealer.poll(int(sys.argv[3])), "no answer"
-    print(decode(dealer.recv_multipart(copy=False), token=context.token)[1].reason)
+    print(decode(dealer.recv_multipart(copy=False))[1].reason)
     dealer.close()
 """
 

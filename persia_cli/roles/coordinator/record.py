@@ -54,7 +54,7 @@ class Reporting:
         """Record an interval; the answer comes when those of all ranks are in the record."""
         member = self._state.find(message.sender, only="nn-worker")
         evaluated = self._record.add_report(
-            member.index, message.number, message.figures, message.scores, message.samples
+            member.index, message.number, message.metrics, message.scores, message.samples
         )
         for line in evaluated:
             if self._job.task == "train":

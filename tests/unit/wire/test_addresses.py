@@ -6,7 +6,7 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.addresses import check_address, check_reachable, ipc_address, is_beyond
+from persia_cli.wire.addresses import check_address, check_reachable, ipc_address, is_remote
 from persia_cli.wire.frames import MAX_FRAMES, MalformedMessage
 from persia_cli.wire.sockets import Context
 
@@ -52,9 +52,9 @@ def test_valid_addresses_are_accepted(tmp_path: Path) -> None:
 def test_addresses_of_other_machines_need_permission() -> None:
     for address in ("tcp://10.1.2.3:7000", "tcp://128.0.0.1:1"):
         check_address(address, beyond=True)
-        assert is_beyond(address)
+        assert is_remote(address)
     for address in ("tcp://127.9.9.9:7000", "ipc://server", "inproc://here"):
-        assert not is_beyond(address)
+        assert not is_remote(address)
     with pytest.raises(WireError, match="stands for every network interface"):
         check_address("tcp://0.0.0.0:7000", beyond=True)
 

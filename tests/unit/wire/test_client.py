@@ -35,15 +35,14 @@ class Peer:
 
     def __init__(self, context: Context, address: str = "inproc://peer") -> None:
         self.socket = sockets.router(context, address)
-        self._token = context.token
 
     def take(self) -> tuple[int, Message] | None:
         """The next request."""
         frames = sockets.receive(self.socket)
-        return None if frames is None else decode(frames[1:], token=self._token)
+        return None if frames is None else decode(frames[1:])
 
     def say(self, number: int, message: Message) -> None:
-        assert sockets.send(self.socket, [b"me", *encode(number, message, token=self._token)])
+        assert sockets.send(self.socket, [b"me", *encode(number, message)])
 
 
 class Clock:
@@ -181,7 +180,7 @@ def test_a_full_queue_does_not_block_and_everything_arrives_later(
     for _ in range(50):
         while (taken := peer.take()) is not None:
             assert isinstance(taken[1], WaitCredit)
-            sockets.send(peer.socket, [b"me", *encode(taken[0], Credit(taken[1].step + 1), token=context.token)])
+            sockets.send(peer.socket, [b"me", *encode(taken[0], Credit(taken[1].step + 1))])
         client.receive()
         if len(heard) == asked:
             break
@@ -223,7 +222,7 @@ def test_nothing_is_sent_to_a_dead_peer_and_its_silence_does_not_count(
     heard: list[Message] = []
     client.request(WaitCredit(0, 5), on_reply=heard.append)
     number = number_of(peer)
-    client.hold()
+    client.pause()
     client.request(WaitCredit(0, 6), on_reply=heard.append)
     clock.now += 1000.0
     client.tick()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, ForeignMessage, MalformedMessage, decode, encode, parts_of
+from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.job_messages import Heartbeat, Report, ScoreCounts
 from persia_cli.wire.message import BatchId, Message, Request, Sender
 from persia_cli.wire.messages import (
@@ -18,7 +18,6 @@ from persia_cli.wire.messages import (
     GroupKeys,
     GroupRows,
     LookUp,
-    Pull,
     PushGradients,
     PutIds,
     PutSamples,
@@ -253,18 +252,6 @@ def test_damaged_messages_are_refused_or_still_consistent(kind: type[Message], d
         return
     again = encode(number, message)
     assert raw(again)[2:] == frames[2:]
-
-
-TOKEN = bytes(range(16))
-
-
-@pytest.mark.parametrize("token", [b"", TOKEN[:-1], TOKEN + b"x", bytes(16), TOKEN[::-1]])
-def test_without_the_token_of_the_job_nothing_is_decoded(token: bytes) -> None:
-    frames = encode(7, Pull(BATCH), token=token)
-    with pytest.raises(ForeignMessage, match="does not have the token") as caught:
-        decode(frames, token=TOKEN)
-    assert caught.value.request is None
-    assert decode(encode(7, Pull(BATCH), token=TOKEN), token=TOKEN) == (7, Pull(BATCH))
 
 
 def test_every_kind_of_message_has_a_size_limit() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from persia_cli.wire.message import ProcessId
-from persia_cli.wire.place import kill, own_process, process_id
+from persia_cli.wire.process import kill, process_id, this_process
 
 
 def test_only_the_very_process_is_killed_also_while_it_is_stopped() -> None:
@@ -16,7 +16,7 @@ def test_only_the_very_process_is_killed_also_while_it_is_stopped() -> None:
         others = [
             ProcessId(meant.pid, meant.began - 1, meant.place),
             ProcessId(meant.pid, meant.began, "far"),
-            own_process(),
+            this_process(),
         ]
         assert not any(kill(each) for each in others)
         assert process.poll() is None

@@ -24,16 +24,16 @@ from persia_cli.wire.job_messages import (
     Death,
     Done,
     Fail,
-    Held,
+    Halted,
     Instruction,
     Item,
     Next,
+    NextItem,
     Ready,
     Saved,
     SavedNow,
     SaveModel,
     SaveNow,
-    TakeItem,
     Verdict,
 )
 from persia_cli.wire.message import Message, ProcessId, Sender
@@ -134,7 +134,7 @@ class CoordinatedJob(RuleBasedStateMachine):
             assert peer not in self.last_takes.values() or message == self.job.to(peer)[0], "a repeat gets the same"
         elif isinstance(message, Item) and not message.end:
             request = next(sent for to, sent in self.sent if to == peer)
-            assert isinstance(request, TakeItem)
+            assert isinstance(request, NextItem)
             replica.items[request.split].append((message.first, message.last))
 
     def _check_save(self, task: PublishCheckpoint) -> None:
@@ -156,7 +156,7 @@ class CoordinatedJob(RuleBasedStateMachine):
         if split == TRAIN and self.job.state.phases.current and self.job.state.phases.current.kind != "training":
             finished = self.job.state.phases.current.last if self.job.state.phases.current.kind == "saving" else 0
         replica.items[split] = [steps for steps in replica.items[split] if steps[1] > finished]
-        self._send(loader, TakeItem(self._sender(loader), split, finished))
+        self._send(loader, NextItem(self._sender(loader), split, finished))
         self.last_takes[loader, split] = self.sent[-1][0]
 
     @precondition(lambda self: self.last_takes)
@@ -187,7 +187,7 @@ class CoordinatedJob(RuleBasedStateMachine):
         if phases.agreement is not None and name in RANKS and name not in phases.agreement.answers:
             if phases.agreement.ranks and phases.current is not None:
                 middle = (phases.agreement.first + phases.agreement.last) // 2
-                self._send(name, Held(self._sender(name), phases.agreement.number, middle))
+                self._send(name, Halted(self._sender(name), phases.agreement.number, middle))
             return
         if phases.current is not None and phases.current.kind == "saving" and not self.folder:
             return
@@ -258,7 +258,7 @@ class CoordinatedJob(RuleBasedStateMachine):
         peer, message = data.draw(st.sampled_from(self.sent))
         is_dead = getattr(message, "sender", None) not in {self._sender(name) for name in NAMES}
         # A loader requests steps one item at a time, so of a living one only the last request can come again.
-        if isinstance(message, Death | Ready | SaveNow) or (isinstance(message, TakeItem) and not is_dead):
+        if isinstance(message, Death | Ready | SaveNow) or (isinstance(message, NextItem) and not is_dead):
             return
         state = self.job.state
         number, writing = state.phases.number, set(state.phases.writing)

@@ -3,7 +3,7 @@
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.work import ITEM_STEPS
-from persia_cli.wire.job_messages import Death, Done, Item, TakeItem
+from persia_cli.wire.job_messages import Death, Done, Item, NextItem
 from persia_cli.wire.message import ProcessId
 from persia_cli.wire.server import Peer
 from tests.support.coordination import Coordination
@@ -26,7 +26,7 @@ def begun(evaluations: int = 0) -> Coordination:
 def take(job: Coordination, name: str, split: int, finished: int = 0, peer: Peer | None = None) -> list[Item]:
     peer = peer or job.peer(name)
     before = len(job.to(peer))
-    job.send(peer, TakeItem(job.sender(name), split, finished))
+    job.send(peer, NextItem(job.sender(name), split, finished))
     return [each for each in job.to(peer)[before:] if isinstance(each, Item)]
 
 

@@ -10,36 +10,36 @@ import numpy as np
 import pytest
 
 from persia_cli.wire import addresses
-from persia_cli.wire.addresses import AddressError, address_towards, placed, resolved
+from persia_cli.wire.addresses import AddressError, address_towards, resolved, with_domain
 from persia_cli.wire.message import BatchId
-from persia_cli.wire.place import own_place, own_process, process_id, split_place
+from persia_cli.wire.process import memory_domain, process_id, split_domain, this_process
 
 BATCH = BatchId(split=0, step=7, rank=0)
 BLOCK = np.arange(65536, dtype=np.uint8).reshape(256, 256)
 
 
-def test_processes_that_see_each_other_are_at_one_place() -> None:
-    other = [sys.executable, "-c", "from persia_cli.wire.place import own_place; print(own_place())"]
-    assert subprocess.check_output(other, text=True).strip() == own_place()
-    assert re.fullmatch("[0-9a-f]{16}", own_place())
+def test_processes_that_see_each_other_have_one_memory_domain() -> None:
+    other = [sys.executable, "-c", "from persia_cli.wire.process import memory_domain; print(memory_domain())"]
+    assert subprocess.check_output(other, text=True).strip() == memory_domain()
+    assert re.fullmatch("[0-9a-f]{16}", memory_domain())
 
 
-def test_an_address_for_other_machines_has_its_place() -> None:
-    assert split_place(placed("tcp://10.1.2.3:7000")) == ("tcp://10.1.2.3:7000", own_place())
+def test_an_address_for_other_machines_has_its_memory_domain() -> None:
+    assert split_domain(with_domain("tcp://10.1.2.3:7000")) == ("tcp://10.1.2.3:7000", memory_domain())
     for here in ("tcp://127.0.0.1:7000", "ipc:///tmp/a#b", "inproc://here"):
-        assert placed(here) == here
-        assert split_place(here) == (here, "")
+        assert with_domain(here) == here
+        assert split_domain(here) == (here, "")
 
 
-def test_a_parent_identifies_a_process_by_its_own_place() -> None:
-    found = "from persia_cli.wire.place import own_process as p; print(p().pid, p().began, p().place)"
+def test_a_parent_identifies_a_process_as_it_does_itself() -> None:
+    found = "from persia_cli.wire.process import this_process as p; print(p().pid, p().began, p().domain)"
     child = subprocess.Popen([sys.executable, "-c", found], stdout=subprocess.PIPE, text=True)
     known = process_id(child.pid)
     said, _ = child.communicate()
-    assert said.split() == [str(child.pid), str(known.began), known.place]
-    assert known.began > own_process().began > 0
-    assert own_process() == process_id(os.getpid())
-    assert own_process().place == own_place()
+    assert said.split() == [str(child.pid), str(known.began), known.domain]
+    assert known.began > this_process().began > 0
+    assert this_process() == process_id(os.getpid())
+    assert this_process().domain == memory_domain()
 
 
 def test_a_machine_finds_the_address_by_which_others_reach_it() -> None:
@@ -81,9 +81,9 @@ def test_a_name_of_the_loopback_interface_is_refused_for_other_machines(
     known |= {same: [same] for same in ("127.0.0.2", "10.0.0.1")} | {"localhost": ["127.0.0.1"]}
     monkeypatch.setattr(addresses.socket, "gethostbyname_ex", lambda host: (host, [], known[host]))
     with pytest.raises(AddressError, match=r"^tcp://vm:7: this machine resolves vm to 127\.0\.1\.1"):
-        resolved("tcp://vm:7", is_own=True)
+        resolved("tcp://vm:7", is_listener=True)
     assert resolved("tcp://vm:7") == "tcp://127.0.1.1:7"
-    assert resolved("tcp://both:7", is_own=True) == resolved("tcp://both:7") == "tcp://10.1.2.3:7"
-    assert resolved("tcp://localhost:7", is_own=True) == "tcp://127.0.0.1:7"
+    assert resolved("tcp://both:7", is_listener=True) == resolved("tcp://both:7") == "tcp://10.1.2.3:7"
+    assert resolved("tcp://localhost:7", is_listener=True) == "tcp://127.0.0.1:7"
     for same in ("tcp://127.0.0.2:*", "tcp://10.0.0.1:7"):
-        assert resolved(same, is_own=True) == same
+        assert resolved(same, is_listener=True) == same

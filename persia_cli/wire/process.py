@@ -1,4 +1,4 @@
-"""The place of a process: processes at the same place can share memory."""
+"""The identity of a process, and its memory domain: processes of one domain can share memory."""
 
 import hashlib
 import os
@@ -11,21 +11,21 @@ from persia_cli.wire.message import ProcessId
 
 BOOT, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 MARK = "#"
-"""Separator between an address of TCP that other machines can reach, and the place of the process at it."""
+"""Separator between an address of TCP that other machines can reach, and the memory domain of the process at it."""
 
 
 @cache
-def own_place() -> str:
-    """Return the place of this process: the same in all processes of a user that see each other in /proc.
+def memory_domain() -> str:
+    """Return the memory domain of this process: the same in all processes of a user that see each other in /proc.
 
-    Processes of several containers on one machine are at several places.
+    Processes of several containers on one machine have several domains.
     """
-    return _known_place() or secrets.token_hex(8)
+    return _known_domain() or secrets.token_hex(8)
 
 
 @cache
-def _known_place() -> str:
-    """Return a text that only processes at this place compute; empty if the system does not provide it."""
+def _known_domain() -> str:
+    """Return a text that only processes of this domain compute; empty if the system does not provide it."""
     try:
         # Shared memory is opened through /proc/PID/fd, by the same user only.
         identity = f"{BOOT.read_text()} {PROCESSES.readlink()} {os.geteuid()}"
@@ -36,17 +36,17 @@ def _known_place() -> str:
 
 def process_id(pid: int) -> ProcessId:
     """Return the identity of this process, or of a child that has not been waited for."""
-    return ProcessId(pid, _began(pid), _known_place())
+    return ProcessId(pid, _began(pid), _known_domain())
 
 
-def own_process() -> ProcessId:
+def this_process() -> ProcessId:
     """Return the identity of this process; the same as its parent gets from `process_id`."""
     return process_id(os.getpid())
 
 
 def kill(process: ProcessId) -> bool:
-    """Kill another process at this place; return False for one that is elsewhere, or belongs to another user."""
-    if process.pid == os.getpid() or not process.place or process_id(process.pid) != process:
+    """Kill another process of this memory domain; return False for one of another domain or user."""
+    if process.pid == os.getpid() or not process.domain or process_id(process.pid) != process:
         return False
     try:
         os.kill(process.pid, signal.SIGKILL)
@@ -64,9 +64,9 @@ def _began(pid: int) -> int:
         return 0
 
 
-def split_place(address: str) -> tuple[str, str]:
-    """Return an address without its place, and the place, if any."""
+def split_domain(address: str) -> tuple[str, str]:
+    """Return an address without its memory domain, and the domain, if any."""
     if not address.startswith("tcp://"):
         return address, ""
-    plain, _, place = address.partition(MARK)
-    return plain, place
+    plain, _, domain = address.partition(MARK)
+    return plain, domain
