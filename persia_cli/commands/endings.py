@@ -12,7 +12,7 @@ from persia_cli.engines.signals import PreemptedNow
 from persia_cli.errors import PreemptedError, count
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.plan.job import JobPlan
-from persia_cli.storage.credentials import printable
+from persia_cli.storage.addresses import printable
 from persia_cli.store.checkpoints.manifest import checkpoint_folder, checkpoints_of, finished_steps
 
 INTERRUPTED = 130

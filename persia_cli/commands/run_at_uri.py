@@ -19,7 +19,7 @@ from persia_cli.disk import claim_folder
 from persia_cli.engines.job import ROLES, URI, timed
 from persia_cli.errors import UserError
 from persia_cli.observe.remote_records import fetch_record, owner_here, run_at
-from persia_cli.storage.credentials import without_credentials
+from persia_cli.storage.addresses import without_credentials
 from persia_cli.storage.locations import location_of
 
 AUTO = "auto"

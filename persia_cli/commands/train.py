@@ -73,7 +73,7 @@ def train(
     from persia_cli.engines.signals import end_on_signals
     from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
-    from persia_cli.storage.credentials import printable
+    from persia_cli.storage.addresses import printable
 
     with end_on_signals(lambda text: say(err(), text)), ExitStack() as stack:
         words, resumed = split_word(words or [])

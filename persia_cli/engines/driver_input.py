@@ -17,7 +17,7 @@ from persia_cli.config.schema import Run
 from persia_cli.engines.job import anchored
 from persia_cli.engines.key_files import key_file_of
 from persia_cli.errors import ConfigError
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.secret import JobKeys, new_keys, read_keys
 

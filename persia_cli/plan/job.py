@@ -33,8 +33,7 @@ from persia_cli.plan.length import evaluation_interval, training_steps, with_len
 from persia_cli.plan.settled import settled
 from persia_cli.plan.split_line import split_line
 from persia_cli.plan.warm_start import WarmStart
-from persia_cli.storage.addresses import local_path
-from persia_cli.storage.credentials import printable
+from persia_cli.storage.addresses import local_path, printable
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.cold.geometry import log_memory, rows_on_disk
 from persia_cli.store.layout import EmbeddingLayout

@@ -29,7 +29,7 @@ class HashingFile(io.RawIOBase):
         self._sink = sink
         self._digest = xxh128()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writing")
-        self._under_way: deque[tuple[Block, Future[Any]]] = deque()
+        self._writing: deque[tuple[Block, Future[Any]]] = deque()
         self._free = [new_block(BLOCK_BYTES) for _ in range(BLOCKS)]
         self._block = self._free.pop()
         self._filled = 0
@@ -54,21 +54,21 @@ class HashingFile(io.RawIOBase):
         """Pass the block to the writer, and begin another one, after the oldest is written if none is free."""
         content = self._block[: self._filled].data
         self._digest.update(content)
-        self._under_way.append((self._block, self._thread.submit(self._sink.write, content)))
+        self._writing.append((self._block, self._thread.submit(self._sink.write, content)))
         if not self._free:
             self._wait()
         self._block, self._filled = self._free.pop(), 0
 
     def _wait(self) -> None:
         """Wait until the oldest block is written."""
-        block, written = self._under_way.popleft()
+        block, written = self._writing.popleft()
         written.result()
         self._free.append(block)
 
     def finish(self) -> str:
         """Write the rest, and return the XXH128 checksum of all written bytes."""
         self._hand_over()
-        while self._under_way:
+        while self._writing:
             self._wait()
         return self._digest.hexdigest()
 

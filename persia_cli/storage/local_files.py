@@ -35,7 +35,7 @@ class BlockPool:
     def __init__(self) -> None:
         self._free: list[Block] = []
 
-    def take(self, nbytes: int) -> memoryview:
+    def borrow(self, nbytes: int) -> memoryview:
         """Return a block of at least so many bytes; it is free again when nothing refers to any part of it."""
         while self._free:
             block = self._free.pop()
@@ -68,7 +68,7 @@ def open_directly(path: str, flags: int) -> int:
         return os.open(path, flags, 0o666)
 
 
-def _go_on_as_usual(file: Any, error: OSError) -> None:
+def _use_page_cache(file: Any, error: OSError) -> None:
     """Make a file use the page cache from now on; raises the error if it does so already, or if it is another error.
 
     O_DIRECT needs memory, size and position in the file that are multiples of the disk's block.
@@ -83,7 +83,7 @@ class LocalSink:
     """A local file, opened by `open_directly`; parts that O_DIRECT refuses, such as its end, are written normally."""
 
     def __init__(self, sink: Any) -> None:
-        self._sink, self._begun, self._written = sink, 0, 0
+        self._sink, self._flushed, self._written = sink, 0, 0
 
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
@@ -91,10 +91,10 @@ class LocalSink:
             written = self._write(rest)
             self._written += written
             rest = rest[written:]
-        if self._written - self._begun >= START_BYTES:
+        if self._written - self._flushed >= START_BYTES:
             # Advice that none of this is needed soon makes Linux write it, without waiting for that.
-            os.posix_fadvise(self._sink.fileno(), self._begun, self._written - self._begun, os.POSIX_FADV_DONTNEED)
-            self._begun = self._written
+            os.posix_fadvise(self._sink.fileno(), self._flushed, self._written - self._flushed, os.POSIX_FADV_DONTNEED)
+            self._flushed = self._written
         return memoryview(data).nbytes
 
     def _write(self, data: memoryview) -> int:
@@ -102,7 +102,7 @@ class LocalSink:
         try:
             written: int = self._sink.write(data)
         except OSError as error:
-            _go_on_as_usual(self._sink, error)
+            _use_page_cache(self._sink, error)
             written = self._sink.write(data)
         return written
 
@@ -134,7 +134,7 @@ class LocalSource:
         self._begin = self._position // PAGE * PAGE
         end = self._position + max(size + BEYOND_BYTES, MIN_SHARED_BYTES)
         nbytes = -(-(end - self._begin) // PAGE) * PAGE
-        self._window, filled = self._pool.take(nbytes)[:nbytes], 0
+        self._window, filled = self._pool.borrow(nbytes)[:nbytes], 0
         while filled < min(nbytes, self._nbytes - self._begin):
             got = self._read_at(self._begin + filled, self._window[filled:])
             if not got:
@@ -147,5 +147,5 @@ class LocalSource:
         try:
             return os.preadv(self._source.fileno(), [buffer], position)
         except OSError as error:
-            _go_on_as_usual(self._source, error)
+            _use_page_cache(self._source, error)
             return os.preadv(self._source.fileno(), [buffer], position)

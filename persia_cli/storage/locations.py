@@ -24,11 +24,9 @@ from typing import Any
 
 from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskError, one_line
-from persia_cli.storage.addresses import local_path, open_uri, plain_uri
-from persia_cli.storage.credentials import opened, without_credentials
+from persia_cli.storage.addresses import local_path, open_uri, opened, plain_uri, without_credentials
 from persia_cli.storage.local_files import LocalSink, LocalSource, open_directly
-from persia_cli.storage.remote import DEADLINE_S, ask, explain, sending_s, within, without_secret
-from persia_cli.storage.remote_path import RemotePath
+from persia_cli.storage.remote import DEADLINE_S, RemotePath, ask, explain, sending_s, within, without_secret
 
 Location = Path | RemotePath
 
@@ -51,7 +49,7 @@ def location_of(address: str | Path) -> Location:
         filesystem, path = open_uri(address, CheckpointError)
     except (ValueError, NotImplementedError) as error:
         reason = without_secret(one_line(error).replace(address, shown))
-        raise CheckpointError(f"{without_secret(shown)} is not a place that pyarrow can open: {reason}") from error
+        raise CheckpointError(f"{without_secret(shown)} is not a location that pyarrow can open: {reason}") from error
     return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, shown)
 
 
@@ -130,7 +128,7 @@ class _RemoteFile:
     """A file that is being sent; unsent data is at most FLUSH_BYTES."""
 
     def __init__(self, location: RemotePath) -> None:
-        self._place, self._waiting = location, 0
+        self._location, self._waiting = location, 0
         self._sink: Any = self._ask(lambda: location.filesystem.open_output_stream(location.path))
 
     def write(self, data: Any) -> int:
@@ -149,7 +147,7 @@ class _RemoteFile:
 
     def _ask(self, call: Callable[[], Any]) -> Any:
         """Return the result of a call to the store; raises DiskError if the store refuses or misses the deadline."""
-        return ask(self._place.uri, call, sending_s(self._waiting), DiskError, "write")
+        return ask(self._location.uri, call, sending_s(self._waiting), DiskError, "write")
 
 
 @contextmanager
@@ -201,7 +199,7 @@ def draft_of(location: Location) -> Location:
     return draft
 
 
-def inside(location: Location, draft: Location) -> str:
+def prefix_in(location: Location, draft: Location) -> str:
     """Return the beginning of a draft's file names in the published folder: empty, or `NAME/`."""
     return f"{draft.name}/" if isinstance(location, RemotePath) else ""
 

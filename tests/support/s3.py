@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 from tests.support.hosts import Host
 
 SECRET = "sEcReT-of-the-store"

@@ -15,7 +15,7 @@ from persia_cli.engines.job import JobResult
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.remote_records import copy_record
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 from persia_cli.storage.locations import Location, address_of, location_of, subfolders
 from persia_cli.store.checkpoints.manifest import finished_steps, read_manifest, verify
 from tests.support.jobs import losses, plan

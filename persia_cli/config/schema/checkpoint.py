@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from persia_cli.config.schema.base import Count, Node, Positive, Seconds
-from persia_cli.storage.credentials import without_credentials
+from persia_cli.storage.addresses import without_credentials
 
 
 def _place(value: Any) -> Any:

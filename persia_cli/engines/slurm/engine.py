@@ -27,7 +27,7 @@ from persia_cli.engines.slurm.script import script
 from persia_cli.engines.slurm.steps import LostMachinesError, SlurmMachines, allocation_of
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import JobPlan
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 from persia_cli.store.checkpoints.manifest import checkpoints_of, step_of
 
 SLURM = "slurm"

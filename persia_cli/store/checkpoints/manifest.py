@@ -23,7 +23,7 @@ from persia_cli.errors import CheckpointError, FormatError
 from persia_cli.storage import locations
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.hashed_files import read_ahead
-from persia_cli.storage.locations import Location, inside, location_of, put, reading, size_of, subfolders
+from persia_cli.storage.locations import Location, location_of, prefix_in, put, reading, size_of, subfolders
 from persia_cli.store.checkpoints.saved import Count, Positive, Record, SavedFile
 
 FORMAT_VERSION = 14
@@ -186,7 +186,7 @@ def publish(checkpoints: Location, draft: Location, manifest: Manifest) -> Locat
     if gap := contradiction(manifest):
         raise CheckpointError(f"the checkpoint {draft} is incomplete: {gap}")
     final = checkpoint_folder(checkpoints, manifest.step)
-    beginning = inside(final, draft)
+    beginning = prefix_in(final, draft)
     files = [msgspec.structs.replace(file, folder=f"{beginning}{file.folder}") for file in manifest.files]
     locations.publish(final, draft, MANIFEST, checked(msgspec.structs.replace(manifest, files=files)))
     return final

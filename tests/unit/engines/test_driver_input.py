@@ -12,7 +12,7 @@ import pytest
 
 from persia_cli.engines.driver_input import descriptors, file_in_memory, input_text, read_first_lines, read_input
 from persia_cli.errors import ConfigError
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 from persia_cli.wire.secret import new_keys, read_keys
 
 

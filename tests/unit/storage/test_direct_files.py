@@ -116,15 +116,15 @@ def test_the_read_content_is_that_of_the_file(nbytes: int, sizes: list[int], fol
 
 def test_unreferenced_memory_is_reused() -> None:
     pool = BlockPool()
-    first = pool.take(100)
+    first = pool.borrow(100)
     address = np.frombuffer(first, np.uint8).ctypes.data
     part = first[10:20]
     del first
-    assert np.frombuffer(pool.take(100), np.uint8).ctypes.data != address, "a part is in use"
+    assert np.frombuffer(pool.borrow(100), np.uint8).ctypes.data != address, "a part is in use"
     del part
-    taken = [pool.take(100) for _ in range(2)]
+    taken = [pool.borrow(100) for _ in range(2)]
     assert address in {np.frombuffer(each, np.uint8).ctypes.data for each in taken}
-    assert len(pool.take(HUGE_PAGE + 1)) == 2 * HUGE_PAGE
+    assert len(pool.borrow(HUGE_PAGE + 1)) == 2 * HUGE_PAGE
 
 
 def test_a_file_that_becomes_shorter_ends_early(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_foote
 from persia_cli.data.read.unchanged import content_of
 from persia_cli.errors import CheckpointError, ConfigError, DataError
 from persia_cli.storage.locations import Location, location_of, nbytes_below, put, subfolders, writing_file
-from persia_cli.storage.remote_path import RemotePath
+from persia_cli.storage.remote import RemotePath
 from persia_cli.store.checkpoints.claim import (
     WRITER,
     allow_to_continue,
@@ -211,8 +211,8 @@ def test_data_that_was_replaced_is_refused(checkpoints: RemotePath) -> None:
     [
         (("/models/", "/nothing/"), "there is no such bucket: check its name"),
         ((":{port}&", ":1&"), "it cannot be reached"),
-        (("s3://", "fax://"), "is not a place that pyarrow can open"),
-        (("&region=", "&color=red&region="), "is not a place that pyarrow can open"),
+        (("s3://", "fax://"), "is not a location that pyarrow can open"),
+        (("&region=", "&color=red&region="), "is not a location that pyarrow can open"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_sentence_without_secrets(

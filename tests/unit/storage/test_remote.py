@@ -13,7 +13,7 @@ from persia_cli.data.read.files import DataFile
 from persia_cli.data.read.row_groups import read_footer
 from persia_cli.errors import DataError
 from persia_cli.storage import remote
-from persia_cli.storage.credentials import VARIABLE, opened, printable, without_credentials
+from persia_cli.storage.addresses import VARIABLE, opened, printable, without_credentials
 from persia_cli.storage.remote import ask, is_waiting, within, without_secret
 from tests.conftest import poll_for
 from tests.support.runs import make_run

@@ -13,7 +13,7 @@ from persia_cli.engines.slurm.programs import State, lost_among, state_of, submi
 from persia_cli.engines.slurm.steps import Allocation, LostMachinesError, allocation_of
 from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import plan_job
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 from tests.support.made_up_slurm import put
 from tests.support.runs import make_facts, make_run
 
