@@ -172,7 +172,7 @@ class RunFolder:
 
         An id without a row has zeros, as in a prediction.
         """
-        from persia_cli.checkpoint.vectors import vectors_of
+        from persia_cli.checkpoint.export import vectors_of
         from persia_cli.observe.saved_run import find_model
 
         model = find_model(self.folder)

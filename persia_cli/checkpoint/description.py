@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
-from persia_cli.checkpoint.dense_flaws import DENSE, WEIGHTS, tensor_shapes
+from persia_cli.checkpoint.content import read_tensors, weights_path
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location, modified_s
-from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, kind_of, read_manifest
+from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from persia_cli.store.layout import GroupSpec
 
 
@@ -67,7 +67,7 @@ def describe_checkpoint(folder: Location) -> Description:
     checkpoint, run_dir = locate_model(folder)
     manifest = read_manifest(checkpoint)
     config = manifest.config
-    weights = next((f for f in manifest.files if kind_of(f) == DENSE and f.name == WEIGHTS), None)
+    weights = {} if (path := weights_path(checkpoint, manifest)) is None else read_tensors(path).tensors
     per_epoch = manifest.progress.train_rows
     return Description(
         path=str(checkpoint),
@@ -86,8 +86,8 @@ def describe_checkpoint(folder: Location) -> Description:
         nbytes=sum(file.nbytes for file in manifest.files),
         rows=manifest.row_count(with_dense=False),
         tables=_tables(manifest),
-        dense={} if weights is None else tensor_shapes(checkpoint / weights.folder / weights.name),
-        progress=_progress(manifest),
+        dense={name: list(values.shape) for name, values in weights.items()},
+        progress=msgspec.to_builtins(manifest.progress),
         files=[
             {
                 "name": f"{file.folder}/{file.name}",
@@ -114,7 +114,7 @@ def _tables(manifest: Manifest) -> list[DescribedTable]:
     groups = groups_of(manifest)
     nbytes: dict[str, float] = {}
     for file in manifest.files:
-        size = file.nbytes + sum(each.nbytes for each in manifest.segments_of(file))
+        size = file.nbytes + sum(segment.nbytes for segment in manifest.segments_of(file))
         for name, rows in file.rows.tables.items() if file.rows else ():
             nbytes[name] = nbytes.get(name, 0.0) + size * rows / max(file.rows.total if file.rows else 0, 1)
     return [
@@ -130,11 +130,6 @@ def _tables(manifest: Manifest) -> list[DescribedTable]:
         )
         for table in manifest.tables
     ]
-
-
-def _progress(manifest: Manifest) -> dict[str, Any]:
-    values: dict[str, Any] = msgspec.to_builtins(manifest.progress)
-    return values
 
 
 def _kind(config: Any, key: str) -> str:

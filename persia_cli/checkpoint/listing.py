@@ -1,15 +1,19 @@
-"""The list of a run's checkpoints with their contents, the best one, and unfinished folders."""
+"""The checkpoints of a run: their list with contents, the best one, unfinished folders; and the removal of old ones."""
 
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from persia_cli.config.record import read_run
+from persia_cli.disk import writing
+from persia_cli.engines.resumed import locked
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.observe.saved_run import newest_of_run
+from persia_cli.storage import locations
 from persia_cli.storage.locations import PARTIAL, Location, modified_s, nbytes_below
+from persia_cli.store.checkpoints.claim import writer_of
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -19,7 +23,7 @@ from persia_cli.store.checkpoints.manifest import (
     read_manifest,
     unfinished_folders,
 )
-from persia_cli.store.checkpoints.retention import best_checkpoint
+from persia_cli.store.checkpoints.retention import best_checkpoint, newest_whole
 
 NO_MANIFEST = "without its manifest"
 
@@ -63,7 +67,7 @@ class CheckpointList:
     running: bool
     checkpoints: tuple[ListedCheckpoint, ...]
     leftovers: tuple[Leftover, ...]
-    note: str = ""
+    best_flaw: str = ""
     """The flaw of `best.json`."""
     elsewhere: str | None = None
     """The checkpoint of another folder from which `persia resume` would continue, since no later one is saved."""
@@ -97,15 +101,15 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
     require_run(run_dir)
     checkpoints = run_checkpoints(run_dir)
     running, steps, bare = is_running(run_dir), finished_steps(checkpoints), folders_without_manifest(checkpoints)
-    note, best, newest = "", None, None
+    best_flaw, best, newest = "", None, None
     with suppress(CheckpointError):
         newest = newest_of_run(run_dir)
     try:
         best = best_checkpoint(checkpoints)
     except CheckpointError as error:
-        note = str(error)
+        best_flaw = str(error)
     if best is not None and best not in [checkpoint_folder(checkpoints, step) for step in steps]:
-        note = f"best.json names {best.name}, which is not there"
+        best_flaw = f"best.json names {best.name}, which is not there"
     return CheckpointList(
         run_dir=str(run_dir),
         running=running,
@@ -114,38 +118,105 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
             *(_leftover(folder, running) for folder in unfinished_folders(checkpoints)),
             *(Leftover(str(folder), NO_MANIFEST, nbytes_below(folder)) for folder in bare),
         ),
-        note=note,
+        best_flaw=best_flaw,
         elsewhere=str(newest) if newest is not None and newest.parent != checkpoints else None,
     )
 
 
 def _listed(folder: Location, step: int, best: Location | None, newest: Location | None) -> ListedCheckpoint:
-    is_best, resumes, saved_s = best == folder, newest == folder, None
+    listed = ListedCheckpoint(
+        step, str(folder), nbytes=nbytes_below(folder), best=best == folder, resumes=newest == folder
+    )
     try:
-        saved_s = modified_s(folder / MANIFEST)
+        listed = replace(listed, saved_s=modified_s(folder / MANIFEST))
         manifest = read_manifest(folder)
     except (CheckpointError, FileNotFoundError) as error:
-        return ListedCheckpoint(
-            step,
-            str(folder),
-            saved_s=saved_s,
-            damage=str(error),
-            nbytes=nbytes_below(folder),
-            best=is_best,
-            resumes=resumes,
-        )
-    return ListedCheckpoint(
-        step=step,
-        path=str(folder),
-        samples=manifest.samples,
-        saved_s=saved_s,
-        nbytes=nbytes_below(folder),
-        rows=manifest.row_count(with_dense=False),
-        best=is_best,
-        resumes=resumes,
-    )
+        return replace(listed, damage=str(error))
+    return replace(listed, samples=manifest.samples, rows=manifest.row_count(with_dense=False))
 
 
 def _leftover(folder: Location, running: bool) -> Leftover:
     unfinished = "being written" if running else "unfinished"
     return Leftover(str(folder), unfinished if folder.suffix == PARTIAL else "partly removed", nbytes_below(folder))
+
+
+READERS = ("evals", "predictions")
+"""Folders of a run directory with the jobs that read its checkpoints."""
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A folder to remove, and the reason."""
+
+    folder: Location
+    why: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """The folders to remove, and the steps of the retained checkpoints with the reason for each."""
+
+    doomed: list[Doomed]
+    retained: dict[int, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Disk space that the removal frees."""
+        return sum(folder.nbytes for folder in self.doomed)
+
+
+def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
+    """Return the folders to remove if the newest `keep` checkpoints are retained; None stands for `checkpoint.keep`.
+
+    The best and the newest are always retained. Raises UserError for a folder that is no run, CheckpointError if
+    `best.json` is damaged, since then the best is unknown.
+    """
+    require_run(run_dir)
+    settings = read_run(run_dir / CONFIG).checkpoint
+    checkpoints = checkpoints_of(run_dir, settings.path)
+    keep = settings.keep if keep is None else keep
+    writer = writer_of(checkpoints)
+    if writer is not None and Path(writer.run_dir) != run_dir.absolute():
+        raise UserError(
+            f"the checkpoints in {checkpoints} belong to the run in {writer.run_dir} on {writer.host}; clean up there"
+        )
+    steps, best = finished_steps(checkpoints), best_checkpoint(checkpoints)
+    retained = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
+    if keep is None:
+        retained = dict.fromkeys(steps, "no limit is set")
+    if (whole := newest_whole(checkpoints, steps)) is not None:
+        retained[whole] = "newest that is whole"
+    retained |= dict.fromkeys(steps[-1:], "newest")
+    retained |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
+    old = [checkpoint_folder(checkpoints, step) for step in steps if step not in retained]
+    doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
+    left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
+    left += [Doomed(folder, NO_MANIFEST, nbytes_below(folder)) for folder in folders_without_manifest(checkpoints)]
+    return CleanUp([*left, *doomed], dict(sorted(retained.items())))
+
+
+def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
+    """Remove the folders that `plan_clean_up` names, and return them.
+
+    Raises UserError if the run is still running, if an evaluation or prediction reads it, or if the folders to remove
+    are no longer `expected`; DiskError for a folder that cannot be removed. A folder that is removed half-way never
+    looks like a checkpoint.
+    """
+    with locked(run_dir):
+        require_no_reader(run_dir)
+        plan = plan_clean_up(run_dir, keep)
+        if {str(doomed.folder) for doomed in plan.doomed} != {str(doomed.folder) for doomed in expected.doomed}:
+            raise UserError(f"the checkpoints of {run_dir} have changed in between; give the command again")
+        for folder in [doomed.folder for doomed in plan.doomed]:
+            with writing(folder) if isinstance(folder, Path) else nullcontext():
+                locations.remove(folder, MANIFEST)
+    return plan
+
+
+def require_no_reader(run_dir: Path) -> None:
+    """Raise UserError if an evaluation or prediction reads a checkpoint of the run."""
+    for folder in READERS:
+        for events in sorted((run_dir / folder).glob(f"*/{EVENTS}")):
+            if is_being_written(events):
+                raise UserError(f"the job in {events.parent} reads a checkpoint of {run_dir}; wait for its end")

@@ -169,8 +169,7 @@ def gc(
     import shlex
     import sys
 
-    from persia_cli.checkpoint.cleanup import clean_up, plan_clean_up
-    from persia_cli.checkpoint.listing import is_running
+    from persia_cli.checkpoint.listing import clean_up, is_running, plan_clean_up
     from persia_cli.commands.checkpoint_view import show_clean_up
     from persia_cli.commands.screen import err, labelled, out, propose, size
     from persia_cli.errors import UserError, count

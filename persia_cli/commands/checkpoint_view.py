@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from persia_cli.checkpoint.cleanup import CleanUp
-from persia_cli.checkpoint.listing import CheckpointList, ListedCheckpoint
+from persia_cli.checkpoint.listing import CheckpointList, CleanUp, ListedCheckpoint
 from persia_cli.checkpoint.verification import Verification, VerifyingProgress
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.screen import clock, key_values, labelled, say, size
@@ -47,8 +46,8 @@ def show_list(console: Console, notes: Console, found: CheckpointList) -> None:
             labelled(notes, "leftover", f"{left.path}, {size(left.nbytes)}: {left.state}")
     if found.elsewhere:
         labelled(notes, "note", f"persia resume goes on from {found.elsewhere}: nothing later is saved here")
-    if found.note:
-        labelled(notes, "note", found.note)
+    if found.best_flaw:
+        labelled(notes, "note", found.best_flaw)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save
 
-from persia_cli.checkpoint.rows import SortedRows
+from persia_cli.checkpoint.content import SortedRows
 from persia_cli.export.graph import example_of, following
 from persia_cli.export.output import Output
 from persia_cli.export.rows import OnWork, require_rows

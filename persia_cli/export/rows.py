@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from persia_cli.checkpoint.rows import SortedRows
+from persia_cli.checkpoint.content import SortedRows
 from persia_cli.serving.description import Form, FrozenGroup
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.storage.locations import Location

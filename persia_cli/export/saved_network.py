@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.checkpoint.rows import SortedRows
+from persia_cli.checkpoint.content import SortedRows
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
 from persia_cli.evaluation.loaded_model import load_network

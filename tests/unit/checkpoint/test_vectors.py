@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from persia_cli.checkpoint.vectors import _row_ids
+from persia_cli.checkpoint.export import _row_ids
 from persia_cli.kernels.rows import hashing
 from persia_cli.store.layout import TableSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from persia_cli.checkpoint.rows import SortedRows
+from persia_cli.checkpoint.content import SortedRows
 from persia_cli.checkpoint.verification import VerifyingProgress, verify_checkpoint
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checkpoints import saved_rows

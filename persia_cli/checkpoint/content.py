@@ -1,16 +1,18 @@
-"""The rows of a checkpoint's files, one record batch at a time, with their keys."""
+"""The content of a checkpoint's files as arrays: rows with their keys, a record batch at a time, and dense tensors."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
 
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.rows import hashing
 from persia_cli.storage.locations import Location
-from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.manifest import Manifest, kind_of
 from persia_cli.store.checkpoints.record_batches import record_batches, understanding_rows
 from persia_cli.store.checkpoints.saved_rows import RowFile, in_order, saved_rows
 from persia_cli.store.layout import table_salt
@@ -61,11 +63,11 @@ def decoded(batch: pa.RecordBatch, names: list[str]) -> RowBlock:
         if column.null_count or (pa.types.is_fixed_size_list(column.type) and column.flatten().null_count):
             raise ValueError(f"values of its column {name} are missing")
     column = batch.column("table")
-    known = {name: place for place, name in enumerate(names)}
-    places, there = column.indices.to_numpy(), column.dictionary.to_pylist()
-    if unknown := [there[place] for place in np.unique(places).tolist() if there[place] not in known]:
+    numbers = {name: number for number, name in enumerate(names)}
+    indices, saved_names = column.indices.to_numpy(), column.dictionary.to_pylist()
+    if unknown := [saved_names[i] for i in np.unique(indices).tolist() if saved_names[i] not in numbers]:
         raise ValueError(f"it has rows of table {unknown[0]!r}, which is not one of its feature group")
-    tables = np.array([known.get(name, 0) for name in there], np.uint16)[places]
+    tables = np.array([numbers.get(name, 0) for name in saved_names], np.uint16)[indices]
     ids = batch.column("id").to_numpy()
     return RowBlock(
         names=names,
@@ -126,3 +128,52 @@ class SortedRows:
         with understanding_rows(part[0].path):
             for batch in in_order(*part) if len(part) > 1 else part[0].batches():
                 yield decoded(batch, self.names)
+
+
+DENSE = "dense"
+WEIGHTS, OPTIMIZER, INITIAL = "dense.safetensors", "dense_optimizer.safetensors", "dense_initial.safetensors"
+DTYPES = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
+    "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16,
+}  # fmt: skip
+"""Types of safetensors; BF16, which numpy does not have, is read as float32."""
+
+Tensor = NDArray[Any]
+
+
+class DenseFile(NamedTuple):
+    """The tensors of a file by name, and its metadata."""
+
+    tensors: dict[str, Tensor]
+    record: dict[str, Any]
+
+
+def read_tensors(path: Location) -> DenseFile:
+    """Return the tensors of a safetensors file; raises CheckpointError if it cannot be read."""
+    try:
+        content = path.read_bytes()
+        tensors = {name: _tensor(entry) for name, entry in sorted(deserialize(content))}  # type: ignore[no-untyped-call]
+        size = int.from_bytes(content[:8], "little")
+        record = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["persia"])
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged or not a file of a Persia checkpoint: {error}") from error
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{path} is damaged: its metadata is not an object")
+    return DenseFile(tensors, record)
+
+
+def weights_path(folder: Location, manifest: Manifest) -> Location | None:
+    """Return the file of a checkpoint's dense weights; None if there is none."""
+    paths = (folder / file.folder / file.name for file in manifest.files if kind_of(file) == DENSE)
+    return next((path for path in paths if path.name == WEIGHTS), None)
+
+
+def _tensor(entry: Mapping[str, Any]) -> Tensor:
+    shape, content = entry["shape"], entry["data"]
+    if entry["dtype"] == "BF16":
+        halves = np.frombuffer(content, np.uint16).astype(np.uint32)
+        return (halves << np.uint32(16)).view(np.float32).reshape(shape)
+    values: Tensor = np.frombuffer(content, DTYPES[entry["dtype"]]).reshape(shape)
+    return values
