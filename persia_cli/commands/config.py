@@ -62,7 +62,7 @@ def model(
     from persia_cli.plan.dense import dense_bytes
 
     run = settled_run(words or [], conf_dir or [])
-    [found] = ask_torch("persia_cli.rehearsal.summary", [run])
+    [found] = ask_torch("summary", [run])
     if isinstance(found, str):
         raise ConfigError(found)
     layers, graph = found["layers"], found["graph_bytes"]

@@ -187,7 +187,7 @@ def _cases(runs: dict[str, Run]) -> list[Case]:
 def dense_weights(runs: Sequence[Run]) -> list[int]:
     """Return the weights of the dense network of each run; raises ConfigError for one that cannot be built."""
     numbers = []
-    for found in ask_torch("persia_cli.rehearsal.summary", runs):
+    for found in ask_torch("summary", runs):
         if isinstance(found, str):
             raise ConfigError(found)
         numbers.append(sum(layer["parameters"] for layer in found["layers"]))

@@ -9,7 +9,7 @@ from persia_cli.cgroups import memory_bytes
 from persia_cli.engines.readiness import require_network, require_ready
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
-from persia_cli.rehearsal.refusal import refusal
+from persia_cli.rehearsal.questions import refusal
 from tests.support.runs import make_facts, make_run
 
 NETWORK = """\

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from persia_cli.rehearsal.refusal import refusal
+from persia_cli.rehearsal.questions import refusal
 from tests.support.runs import make_run
 
 NETWORK = """\

@@ -3,7 +3,7 @@
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.rehearsal.summary import layers, summary
+from persia_cli.rehearsal.questions import layers, summary
 from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.training.distributed import World
 

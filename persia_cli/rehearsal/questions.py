@@ -1,27 +1,70 @@
-"""The layers of dense networks, found by running them on two samples of zeros, in a separate process.
+"""Questions to torch about networks, in a separate process before a job: each network is built as a rank would.
 
-`python -m persia_cli.rehearsal.summary` reads a JSON list of runs from stdin and writes, for each, its layers and
-memory or the sentence with its problem.
+`python -m persia_cli.rehearsal.questions QUESTION` reads a JSON list of runs from stdin and writes the answer for each.
+Prints of a user's network go to stderr.
+
+`refusal`: null, or the sentence with the problem of a network that is tried on its device.
+`fit`: the fit of the dense weights from the checkpoint `init_from.path`, or a sentence with its problem.
+`summary`: layers, found by running the network on two samples of zeros, and memory, or a sentence with its problem.
 """
 
+import json
+import os
+import sys
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
 from persia_cli.config.schema import AsyncMode, Run
+from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.rehearsal.refusal import answer
+from persia_cli.storage.locations import location_of
+from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.training.dense_state import load_fitting
+from persia_cli.training.dense_trainer import DenseTrainer
+from persia_cli.training.device import device_of
+from persia_cli.training.distributed import World
 from persia_cli.training.graphs.blocks import step_bytes
 from persia_cli.training.graphs.step import SLOTS
-from persia_cli.training.graphs.training import reason_against
+from persia_cli.training.graphs.training import reason_against, require_graphs
 from persia_cli.training.inputs import group_shapes
 from persia_cli.training.loss import Objective
+from persia_cli.training.optimizer import dense_optimizer
+
+
+def refusal(run: Run) -> str | None:
+    """Return the reason why the run's network cannot be built, trained by its ranks or put on its device, or None."""
+    # Checked before, without torch: compiling takes a minute or two. The network is tried on the CPU, without graphs.
+    plain = run.model_copy(update={"train": run.train.model_copy(update={"compile": False, "graphs": "off"})})
+    try:
+        require_graphs(run, device_of(run, 0))
+        trainer = DenseTrainer(plain, World())
+        if run.cluster.nn_workers > 1 and not isinstance(run.mode, AsyncMode):
+            trainer.rehearse()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def fit(run: Run) -> dict[str, Any] | str:
+    """Return the initial dense weights of a run, as its ranks will take them, or the problem."""
+    assert run.init_from is not None
+    assert run.init_from.path is not None
+    try:
+        module = build_model(run.model, input_shape(run, embedding_layout(run)), run.seed)
+        optimizer = dense_optimizer(run.optimizer.dense, module)
+        states = OPTIMIZER not in run.init_from.skip and not isinstance(run.mode, AsyncMode)
+        return asdict(load_fitting(verified_folder(location_of(run.init_from.path), DENSE), module, optimizer, states))
+    except UserError as error:
+        return str(error)
+
 
 SAMPLES = 2
 
@@ -42,7 +85,7 @@ def layers(run: Run) -> list[dict[str, Any]]:
             outputs[module] = list(output.shape[1:])
 
     seen: set[nn.Parameter] = set()  # weights that two modules share are counted once
-    parts = [(name, module, own) for name, module in network.named_modules() if (own := _own_weights(module, seen))]
+    parts = [(name, module, count) for name, module in network.named_modules() if (count := _new_weights(module, seen))]
     hooks = [module.register_forward_hook(record_output) for _, module, _ in parts]
     with torch.no_grad():
         network(samples_of_zeros(layout, shape.dense))
@@ -53,9 +96,9 @@ def layers(run: Run) -> list[dict[str, Any]]:
             "layer": name or "(network)",
             "kind": type(module).__name__,
             "output": outputs.get(module),
-            "parameters": own,
+            "parameters": count,
         }
-        for name, module, own in parts
+        for name, module, count in parts
     ]
 
 
@@ -78,7 +121,7 @@ def summary(run: Run) -> dict[str, Any] | str:
         return str(error)
 
 
-def _own_weights(module: nn.Module, seen: set[nn.Parameter]) -> int:
+def _new_weights(module: nn.Module, seen: set[nn.Parameter]) -> int:
     new = [weight for weight in module.parameters(recurse=False) if weight not in seen]
     seen.update(new)
     return sum(weight.numel() for weight in new)
@@ -100,4 +143,7 @@ def samples_of_zeros(layout: EmbeddingLayout, dense: int) -> ModelBatch:
 
 
 if __name__ == "__main__":
-    answer(summary)
+    question = {"refusal": refusal, "fit": fit, "summary": summary}[sys.argv[1]]
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        json.dump([question(Run.model_validate(values)) for values in json.load(sys.stdin)], answers)
