@@ -1,88 +1,77 @@
-"""The pooling of feature groups' unique rows into a network's input, with gradients through autograd."""
+"""Pooling of unique rows into a network's input, with gradients through autograd.
+
+`GroupPooling` does it on the CPU by kernels, `DevicePooling` on any device by torch's own operations, with equal
+results.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
-from persia_cli.kernels.batch.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
+from persia_cli.kernels.batch.bags import check_bags
+from persia_cli.kernels.batch.pool import (
+    MEAN,
+    MODES,
+    NONE,
+    SQRTN,
+    SUM,
+    pool_backward,
+    pool_forward,
+    sequence_backward,
+    sequence_forward,
+)
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.store.wire_rows import decode_into
+from persia_cli.training.device import Copier
 from persia_cli.training.inputs import GroupShape
 from persia_cli.wire.messages import GroupRows
 
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
-class StagedRows(Protocol):
-    """One batch of a feature group on the device of the network."""
-
-    @property
-    def leaf(self) -> torch.Tensor:
-        """The unique rows, float32 [U, dim]; gradients reach it if it requires them."""
-
-    def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
-        """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
-
-
-class Pooling(Protocol):
+class Pooling:
     """The pooling of one feature group, prepared once for all batches."""
 
-    @property
-    def pooled(self) -> tuple[str, ...]:
+    def __init__(self, shape: GroupShape, copier: Copier) -> None:
+        self.dim, self._wire, self._copier = shape.dim, shape.wire, copier
+        self.rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
+        self.modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
+        self.pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
         """Names of the pooled features."""
+        self.sequences = tuple(
+            (position, feature.name, feature.max_length or 0)
+            for position, feature in enumerate(shape.features)
+            if feature.pooling == "none"
+        )
+        """Position, name and length of each sequence feature."""
 
     def leaf(self, group: GroupRows) -> torch.Tensor:
         """Decode the servers' rows into a new float32 [U, dim] tensor on the device of the network."""
+        leaf = self._copier.buffer((sum(map(len, group.rows)), self.dim), torch.float32)
+        decode_into(group.rows, self.dim, self._wire, leaf.numpy())
+        return self._copier.send(leaf)
 
-    def stage(self, group: GroupRows, leaf: torch.Tensor) -> StagedRows:
+    def stage(self, group: GroupRows, leaf: torch.Tensor) -> "StagedRows":
         """Copy the ids of a batch, or of a part of it, to the device; `leaf` has its rows."""
+        raise NotImplementedError
 
 
-Columns = tuple[NDArray[np.int64], NDArray[np.uint8], tuple[str, ...], tuple[tuple[int, str, int], ...]]
-
-
-def columns_of(shape: GroupShape) -> Columns:
-    """Return a group's rounds and modes, the names of pooled features, and (position, name, length) of sequences."""
-    rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
-    modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
-    pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
-    sequences = tuple(
-        (position, feature.name, feature.max_length or 0)
-        for position, feature in enumerate(shape.features)
-        if feature.pooling == "none"
-    )
-    return rounds, modes, pooled, sequences
-
-
-class GroupPooling:
+class GroupPooling(Pooling):
     """Pooling of one feature group on the CPU, by kernels; `empty` allocates gradients that are sent unchanged."""
 
-    def __init__(self, shape: GroupShape, empty: Empty = np.empty) -> None:
-        self.dim = shape.dim
-        self.wire = shape.wire
+    def __init__(self, shape: GroupShape, copier: Copier, empty: Empty = np.empty) -> None:
+        super().__init__(shape, copier)
         self.empty = empty if shape.wire == "float32" else np.empty
-        self.rounds, self.modes, self.pooled, self.sequences = columns_of(shape)
 
     def stage(self, group: GroupRows, leaf: torch.Tensor) -> "HostRows":
         """Return the ids with their rows."""
         return HostRows(self, leaf, group)
-
-    def leaf(self, group: GroupRows) -> torch.Tensor:
-        """Decode the servers' rows into a new float32 [U, dim] tensor."""
-        rows = np.empty((sum(map(len, group.rows)), self.dim), np.float32)
-        decode_into(group.rows, self.dim, self.wire, rows)
-        return torch.from_numpy(rows)
-
-    def apply(self, leaf: torch.Tensor, group: GroupRows, size: int) -> tuple[torch.Tensor, Sequences]:
-        """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
-        pooled, *rest = _Pool.apply(leaf, self, group.inverse, group.offsets, size)  # type: ignore[no-untyped-call]
-        names = [name for _, name, _ in self.sequences]
-        return pooled, dict(zip(names, zip(rest[0::2], rest[1::2], strict=True), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +84,9 @@ class HostRows:
 
     def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
         """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
-        return self.pooling.apply(self.leaf, self.group, size)
-
-
-def model_batch(poolings: Sequence[Pooling], rows: Sequence[StagedRows], dense: torch.Tensor) -> ModelBatch:
-    """Pool all groups and return the network's input; gradients reach the leaves that require them."""
-    pooled: list[torch.Tensor] = []
-    sequences: Sequences = {}
-    for group in rows:
-        values, more = group.pool(int(dense.shape[0]))
-        pooled.append(values)
-        sequences.update(more)
-    return ModelBatch(dense, pooled, [pooling.pooled for pooling in poolings], sequences)
+        group, names = self.group, [name for _, name, _ in self.pooling.sequences]
+        pooled, *rest = _Pool.apply(self.leaf, self.pooling, group.inverse, group.offsets, size)  # type: ignore[no-untyped-call]
+        return pooled, dict(zip(names, zip(rest[0::2], rest[1::2], strict=True), strict=True))
 
 
 def _ids_of(
@@ -158,3 +138,144 @@ class _Pool(torch.autograd.Function):
                 ids = _ids_of(feature, len(gradient), ctx.inverse, ctx.offsets)
                 sequence_backward(gradient.contiguous().numpy(), *ids, int(pooling.rounds[feature]), gradients)
         return torch.from_numpy(gradients), None, None, None, None
+
+
+Offsets = NDArray[np.int64]
+
+
+class DevicePooling(Pooling):
+    """The pooling of one feature group on a device, by torch's operations."""
+
+    def __init__(self, shape: GroupShape, copier: Copier) -> None:
+        super().__init__(shape, copier)
+        self.columns = np.flatnonzero(self.modes != NONE)
+        self.divided = bool(np.isin(self.modes, (MEAN, SQRTN)).any())
+        device = copier.device
+        self.mean = torch.from_numpy(self.modes[self.columns] == MEAN).to(device).unsqueeze(1)
+        self.sum = torch.from_numpy(self.modes[self.columns] == SUM).to(device).unsqueeze(1)
+        self.per_id = torch.from_numpy(self.rounds[self.columns]).to(device).unsqueeze(1)
+
+    def stage(self, group: GroupRows, leaf: torch.Tensor) -> "DeviceRows":
+        """Send the rows of each bag to the device, where `leaf` is; raises ValueError for entries without a row."""
+        bags, send = self.bags(group, len(leaf)), self._copier.copy
+        offsets = None if bags.offsets is None else send(bags.offsets)
+        sequences = [(send(entries), send(bounds)) for entries, bounds in bags.sequences]
+        return DeviceRows(self, leaf, send(bags.entries), offsets, sequences)
+
+    def bags(self, group: GroupRows, rows: int) -> "Bags":
+        """Return the rows of each bag of a batch of `rows` unique rows; raises ValueError for entries without a row."""
+        inverse = group.inverse
+        size = (inverse.size if group.offsets is None else group.offsets.size - 1) // self.modes.size
+        check_bags(inverse, group.offsets, self.modes.size * size, rows, self.rounds)
+        if group.offsets is None and not self.sequences:
+            return Bags(inverse, None, [])
+        bounds = None if group.offsets is None else group.offsets.astype(np.int64)
+        pooled = [_slice(inverse, bounds, feature, size) for feature in self.columns.tolist()]
+        entries, offsets = _joined([part[0] for part in pooled], None if bounds is None else [p[1] for p in pooled])
+        return Bags(entries, offsets, [_slice(inverse, bounds, feature, size) for feature, _, _ in self.sequences])
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """The rows of each bag of a batch, on the host; arrays as in `DeviceRows`."""
+
+    entries: NDArray[np.int32]
+    offsets: Offsets | None
+    sequences: list[tuple[NDArray[np.int32], Offsets]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """One batch of a feature group on a device. In a graph, entries beyond the last bag fill up a fixed size."""
+
+    pooling: DevicePooling
+    leaf: torch.Tensor
+    """The unique rows, float32 [U, dim]; gradients reach it if it requires them."""
+    entries: torch.Tensor
+    """Row of each entry of the pooled features, feature-major, int32."""
+    offsets: torch.Tensor | None
+    """Begin of each bag of the pooled features, int64 [C * n + 1]; None if each bag is one entry.
+
+    Entries beyond the last bag are in further bags."""
+    sequences: list[tuple[torch.Tensor, torch.Tensor]]
+    """Entries int32 and offsets int64 [n + 1] of each sequence feature."""
+
+    def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
+        """Return float32 [size, C, dim] of the pooled features, and (values, mask) of each sequence feature."""
+        rows = zip(self.pooling.sequences, self.sequences, strict=True)
+        spread = {name: self._spread(position, length, *sequence) for (position, name, length), sequence in rows}
+        return self._pooled(size), spread
+
+    def _pooled(self, size: int) -> torch.Tensor:
+        pooling = self.pooling
+        columns = len(pooling.columns)
+        if self.offsets is None:
+            # Its backward adds in a fixed order without a wait for the device, and that of index_select is slower.
+            vectors = functional.embedding(self.entries, self.leaf)
+        else:
+            vectors = functional.embedding_bag(
+                self.entries.long(), self.leaf, self.offsets, mode="sum", include_last_offset=True
+            )[: columns * size]
+        vectors = vectors.view(columns, size, pooling.dim)
+        if self.offsets is not None and pooling.divided:
+            lengths = self.offsets[: columns * size + 1].diff().view(columns, size)
+            ids = (lengths // pooling.per_id).clamp(min=1).float()
+            divisor = torch.where(pooling.sum, 1.0, torch.where(pooling.mean, ids, ids.sqrt()))
+            vectors = vectors / divisor.unsqueeze(2)
+        return vectors.transpose(0, 1).contiguous()
+
+    def _spread(
+        self, position: int, length: int, entries: torch.Tensor, offsets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return values float32 [n, length, dim] and mask bool [n, length] of the last ids of each sample."""
+        per_id, device = int(self.pooling.rounds[position]), self.leaf.device
+        stops = offsets[1:]
+        starts = torch.maximum(offsets[:-1], stops - length * per_id)
+        positions = torch.arange(length, device=device)
+        mask = positions < ((stops - starts) // per_id).unsqueeze(1)
+        if not len(entries):
+            return self.leaf.new_zeros(*mask.shape, self.pooling.dim), mask
+        # Positions beyond a sample's ids read some row too; those values are masked, so no gradient flows back. They
+        # read different rows, since a GPU adds up the gradients of one row one after another.
+        some = torch.arange(mask.numel(), device=device).view_as(mask) % (len(entries) // per_id) * per_id
+        at = torch.where(mask, starts.unsqueeze(1) + positions * per_id, some)
+        at = at.unsqueeze(2) + torch.arange(per_id, device=device)
+        vectors = functional.embedding(entries.long()[at], self.leaf).sum(2)
+        return torch.where(mask.unsqueeze(2), vectors, 0.0), mask
+
+
+def _slice(
+    inverse: NDArray[np.int32], bounds: Offsets | None, feature: int, size: int
+) -> tuple[NDArray[np.int32], Offsets]:
+    """Return one feature's entries and their offsets int64 [size + 1]."""
+    if bounds is None:
+        return inverse[feature * size : (feature + 1) * size], np.arange(size + 1, dtype=np.int64)
+    offsets = bounds[feature * size : (feature + 1) * size + 1]
+    return inverse[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _joined(
+    entries: list[NDArray[np.int32]], offsets: list[Offsets] | None
+) -> tuple[NDArray[np.int32], Offsets | None]:
+    """Concatenate features."""
+    whole = np.concatenate([np.empty(0, np.int32), *entries])
+    if offsets is None:
+        return whole, None
+    starts = np.cumsum([0, *map(len, entries)])
+    parts = [of_feature[:-1] + start for of_feature, start in zip(offsets, starts, strict=False)]
+    return whole, np.concatenate([*parts, starts[-1:]])
+
+
+StagedRows = HostRows | DeviceRows
+"""One batch of a feature group on the device of the network."""
+
+
+def model_batch(poolings: Sequence[Pooling], rows: Sequence[StagedRows], dense: torch.Tensor) -> ModelBatch:
+    """Pool all groups and return the network's input; gradients reach the leaves that require them."""
+    pooled: list[torch.Tensor] = []
+    sequences: Sequences = {}
+    for group in rows:
+        values, more = group.pool(int(dense.shape[0]))
+        pooled.append(values)
+        sequences.update(more)
+    return ModelBatch(dense, pooled, [pooling.pooled for pooling in poolings], sequences)

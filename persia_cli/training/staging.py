@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.training.device import Copier
-from persia_cli.training.device_pooling import DevicePooling
 from persia_cli.training.inputs import GroupShape, Samples, cut_ids, cut_samples
-from persia_cli.training.pooling import GroupPooling, Pooling, StagedRows
+from persia_cli.training.pooling import DevicePooling, GroupPooling, Pooling, StagedRows
 from persia_cli.wire.messages import GroupRows
 
 
@@ -53,7 +52,8 @@ class Staging:
         self._features = [len(group.features) for group in groups]
         by_kernels = by_kernels and device.type == "cpu"
         self.poolings: list[Pooling] = [
-            GroupPooling(group, empty) if by_kernels else DevicePooling(group, self._copier) for group in groups
+            GroupPooling(group, self._copier, empty) if by_kernels else DevicePooling(group, self._copier)
+            for group in groups
         ]
 
     def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:

@@ -14,10 +14,9 @@ from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.training.dense_state import dense_state, load_dense, write_files
 from persia_cli.training.device import CPU, Copier, drawing_from, explained_full_memory, prepare_torch
-from persia_cli.training.device_pooling import DevicePooling
 from persia_cli.training.distributed import World
 from persia_cli.training.inputs import GroupShape
-from persia_cli.training.pooling import GroupPooling
+from persia_cli.training.pooling import DevicePooling, GroupPooling
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import Trainer, deviation
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
@@ -80,7 +79,7 @@ def _pooling(device: torch.device) -> Finding:
     for _ in range(POOLED):
         shape, group, size = _group(rng)
         results = []
-        for pooling in (GroupPooling(shape), DevicePooling(shape, copier := Copier(device))):
+        for pooling in (GroupPooling(shape, Copier(CPU)), DevicePooling(shape, copier := Copier(device))):
             staged = pooling.stage(group, pooling.leaf(group))
             copier.join()
             staged.leaf.requires_grad_()

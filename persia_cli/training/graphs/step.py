@@ -21,12 +21,11 @@ from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.store.wire_rows import row_bytes
-from persia_cli.training.device_pooling import DevicePooling, DeviceRows
 from persia_cli.training.graphs.blocks import BlockLayout, Field, decode, encode_into, padded, step_blocks
 from persia_cli.training.graphs.device_queue import DeviceLanes, DeviceQueue, Slot, copies_of
 from persia_cli.training.graphs.update import NUMBERS, ROOT, GraphUpdate
 from persia_cli.training.inputs import GroupShape, Samples
-from persia_cli.training.pooling import StagedRows
+from persia_cli.training.pooling import DevicePooling, DeviceRows, StagedRows
 from persia_cli.training.staging import Staged
 from persia_cli.training.step import ALONE, DenseStep, Scored, StepResult
 from persia_cli.wire.messages import GroupRows

@@ -15,7 +15,7 @@ from persia_cli.bench.baselines import trainers
 from persia_cli.bench.machine import GpuUsage
 from persia_cli.config.schema import DeepFm, Dlrm, Ffnn
 from persia_cli.training.device import CPU
-from persia_cli.training.device_pooling import DeviceRows
+from persia_cli.training.pooling import DeviceRows
 from persia_cli.training.step import DenseStep
 from scripts.gpu import jobs
 from scripts.gpu.bars import BARS, judged_by

@@ -129,9 +129,10 @@ def test_a_batch_reads_what_training_would(
         planned = planner.plan(given, offsets, size)[0]
         block = shard.look_up(0, planned.keys, planned.tables, 1, create=missing == "init")
         training = pytest.importorskip("persia_cli.training.pooling", reason="torch is not installed")
-        pooling = training.GroupPooling(group_shapes(layout)[0])
+        copier = training.Copier(training.torch.device("cpu"))
+        pooling = training.GroupPooling(group_shapes(layout)[0], copier)
         shown = GroupRows([block], planned.inverse, planned.offsets)
-        pooled, sequences = pooling.apply(pooling.leaf(shown), shown, size)
+        pooled, sequences = pooling.stage(shown, pooling.leaf(shown)).pool(size)
         np.testing.assert_array_equal(found[pooled_name(0)], pooled.numpy())
         for number, feature in enumerate(layout.features):
             if feature.pooling == "none":

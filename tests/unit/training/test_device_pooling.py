@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.training.device import CPU, Copier
-from persia_cli.training.device_pooling import DevicePooling
 from persia_cli.training.inputs import GroupShape
-from persia_cli.training.pooling import GroupPooling
+from persia_cli.training.pooling import DevicePooling, GroupPooling
 from persia_cli.wire.messages import GroupRows
 from tests.unit.training.batches import GROUPS, OPTIMIZERS, dense_step, group_rows, inputs
 
@@ -20,7 +19,7 @@ POOLINGS = ("sum", "mean", "sqrtn", "none")
 
 def compare(shape: GroupShape, group: GroupRows, size: int) -> None:
     """Both ways of pooling give the same vectors, masks and gradients."""
-    poolings = GroupPooling(shape), DevicePooling(shape, Copier(CPU))
+    poolings = GroupPooling(shape, Copier(CPU)), DevicePooling(shape, Copier(CPU))
     kernels, device = (pooling.stage(group, pooling.leaf(group)) for pooling in poolings)
     outer = torch.Generator().manual_seed(size)
     gradients = []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.model.item_frequency import ItemFrequency
-from persia_cli.training.in_batch import Candidates, in_batch_softmax
+from persia_cli.training.loss import Candidates, in_batch_softmax
 
 
 def mean_loss(users, items, keys, labels, weights, temperature, log_q=None):

@@ -13,9 +13,8 @@ from persia_cli.config.schema import BCE, Bce, Bpr, DenseAdam, Ffnn, Focal, Hube
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.model.build import build_model
 from persia_cli.model.uncertainty import log_variances_of
-from persia_cli.training.loss import Objective
+from persia_cli.training.loss import Objective, RemoteSamples
 from persia_cli.training.optimizer import penalties
-from persia_cli.training.pairs import RemoteSamples
 from tests.support.losses import batch_loss, mean_of_pairs
 from tests.unit.training.batches import SHAPE, TASKS
 
