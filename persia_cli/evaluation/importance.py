@@ -82,22 +82,24 @@ def permutation_importance(run: Run, checkpoint: Location, progress: Progress) -
 
     try:
         [base] = measured(0, None)
-        found = [_judged(name, base, measured(number, features[name])) for number, name in enumerate(features, 1)]
+        judged = [_judged(name, base, measured(number, features[name])) for number, name in enumerate(features, 1)]
     finally:
         source.close()
     main = next(iter(base))
-    return Importance(source.rows, base, sorted(found, key=lambda each: -each.worse[main]))
+    return Importance(source.rows, base, sorted(judged, key=lambda feature: -feature.worse[main]))
 
 
 def _features(run: Run) -> dict[str, Feature]:
     dense = [(f"dense_{number}", 1) for number in range(dense_count(run))]
     if isinstance(run.dataset, ParquetDataset):
-        dense = [(each.name, each.inputs) for each in run.dataset.dense_features]
+        dense = [(feature.name, feature.inputs) for feature in run.dataset.dense_features]
     ends = np.cumsum([width for _, width in dense]).tolist()
-    found: dict[str, Feature] = {name: slice(end - width, end) for (name, width), end in zip(dense, ends, strict=True)}
-    for number, each in enumerate(sparse_features(run)):
-        found[f"{each.name} (sparse)" if each.name in found else each.name] = number
-    return found
+    features: dict[str, Feature] = {
+        name: slice(end - width, end) for (name, width), end in zip(dense, ends, strict=True)
+    }
+    for number, feature in enumerate(sparse_features(run)):
+        features[f"{feature.name} (sparse)" if feature.name in features else feature.name] = number
+    return features
 
 
 def _exchanged(batch: Batch, feature: Feature, order: NDArray[np.int64]) -> Batch:
@@ -106,7 +108,7 @@ def _exchanged(batch: Batch, feature: Feature, order: NDArray[np.int64]) -> Batc
         dense = batch.dense.copy()
         dense[:, feature] = dense[order, feature]
         return replace(batch, dense=dense)
-    lists = [Ids(*each) for each in batch.lists]
+    lists = [Ids(*ids) for ids in batch.lists]
     lists[feature] = take_ids(lists[feature], order)
     ids, offsets = zip(*lists, strict=True)
     return assemble(batch.dense, batch.labels, batch.weights, ids, offsets)
@@ -114,18 +116,18 @@ def _exchanged(batch: Batch, feature: Feature, order: NDArray[np.int64]) -> Batc
 
 def _metrics(run: Run, scores: ScoreHistogram) -> dict[str, float]:
     """Return AUC of each label that is a class, RMSE of one that is a number, by their keys."""
-    figures, labels, found = quality(run.links, scores), list(run.links), {}
+    values, labels, headlines = quality(run.links, scores), list(run.links), {}
     for task, link in enumerate(run.links.values()):
         key = keys_of(HEADLINES[link][0], labels)[task]
-        if (value := figures[key]) is None:
+        if (value := values[key]) is None:
             raise DataError(f"{key} is not defined on these samples, of one class alone; give others by --data")
-        found[key] = value
-    return found
+        headlines[key] = value
+    return headlines
 
 
 def _judged(name: str, base: dict[str, float], repeats: list[dict[str, float]]) -> FeatureImportance:
     worse, error = {}, {}
     for key, value in base.items():
-        losses = [goodness(aim_of(key), value) - goodness(aim_of(key), each[key]) for each in repeats]
+        losses = [goodness(aim_of(key), value) - goodness(aim_of(key), repeat[key]) for repeat in repeats]
         worse[key], error[key] = float(np.mean(losses)), float(np.std(losses, ddof=1) / np.sqrt(len(losses)))
     return FeatureImportance(name, worse, error)

@@ -1,7 +1,7 @@
 """The dense state of a checkpoint: named tensors, without code, in two safetensors files."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import safetensors
@@ -33,8 +33,8 @@ class TensorFile(NamedTuple):
     def copied(self) -> "TensorFile":
         """Return a copy in the host's memory, which training does not change any more."""
         # Copies of each, also because safetensors refuses tensors that share memory (tied weights).
-        own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in self.tensors.items()}
-        return TensorFile(self.name, own, self.record)
+        copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in self.tensors.items()}
+        return TensorFile(self.name, copies, self.record)
 
     def write(self, directory: Location) -> SavedFile:
         """Write the file into `directory`; raises DiskError."""
@@ -79,42 +79,30 @@ def load_dense(directory: Location, module: nn.Module, optimizer: torch.optim.Op
     Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
     then neither module nor optimizer has changed.
     """
-    files = {name: TensorFile(str(directory / name), *read_tensors(directory / name)) for name in (WEIGHTS, OPTIMIZER)}
-    path, weights, _ = files[WEIGHTS]
-    names = parameter_names(module, optimizer)
-    _require_same(path, weights, weights_of(module))
-    path, tensors, record = files[OPTIMIZER]
-    kind = type(optimizer).__name__
+    weights = _read_weights(directory / WEIGHTS, weights_of(module))
+    path, names, kind = directory / OPTIMIZER, parameter_names(module, optimizer), type(optimizer).__name__
+    tensors, record = read_tensors(path)
     if record.get("kind") != kind or record.get("parameters") != names:
         raise CheckpointError(
             f"{path} has the state of {record.get('kind')} over {len(record.get('parameters', []))} "
             f"parameters, but the config asks for {kind} over {len(names)}; do not change optimizer.dense and model"
         )
-    state = _by_parameter(path, tensors, names, dict(module.named_parameters()))
+    states, unfit = _states_of(tensors, module, names)
+    if unfit:
+        raise CheckpointError(f"{path} has state {unfit[0]}, which fits no parameter of the model")
     module.load_state_dict(weights)
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def load_weights(directory: Location, module: nn.Module) -> None:
     """Read only the weights of `dense_state`; raises CheckpointError as `load_dense` does."""
-    weights, _ = read_tensors(directory / WEIGHTS)
-    _require_same(directory / WEIGHTS, weights, weights_of(module))
-    module.load_state_dict(weights)
-
-
-def initial_file(weights: Tensors) -> TensorFile:
-    """Return initial weights as `INITIAL`."""
-    return TensorFile(INITIAL, weights, {})
+    module.load_state_dict(_read_weights(directory / WEIGHTS, weights_of(module)))
 
 
 def load_initial(directory: Location, wanted: Tensors) -> Tensors | None:
     """Read `INITIAL`; None if there is none. Raises CheckpointError for names or shapes other than the `wanted`."""
     path = directory / INITIAL
-    if not path.is_file():
-        return None
-    weights, _ = read_tensors(path)
-    _require_same(path, weights, wanted)
-    return weights
+    return _read_weights(path, wanted) if path.is_file() else None
 
 
 def weights_of(module: nn.Module) -> Tensors:
@@ -137,7 +125,9 @@ def read_tensors(path: Location) -> tuple[Tensors, dict[str, Any]]:
     try:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)
-        record = json.loads(_metadata(content)["persia"])
+        # 8 bytes with the header's size, then the header as JSON.
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        record = json.loads(header["__metadata__"]["persia"])
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing from the checkpoint") from error
     except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
@@ -145,36 +135,34 @@ def read_tensors(path: Location) -> tuple[Tensors, dict[str, Any]]:
     return tensors, record
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file: 8 bytes with the header's size, then the header as JSON."""
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    found: dict[str, str] = header.get("__metadata__", {})
-    return found
+def _read_weights(path: Location, wanted: Tensors) -> Tensors:
+    """Return the tensors of a file; raises CheckpointError for names, shapes or dtypes other than the `wanted`."""
+    weights, _ = read_tensors(path)
 
-
-def _require_same(path: Location | str, found: Tensors, wanted: Tensors) -> None:
     def described(tensors: Tensors, name: str) -> str:
         return f"{name} {list(tensors[name].shape)} {tensors[name].dtype}" if name in tensors else f"no {name}"
 
-    for name in sorted(found.keys() | wanted.keys()):
-        if described(found, name) != described(wanted, name):
+    for name in sorted(weights.keys() | wanted.keys()):
+        if described(weights, name) != described(wanted, name):
             raise CheckpointError(
-                f"{path} is of another model: it has {described(found, name)}, the config's model has "
+                f"{path} is of another model: it has {described(weights, name)}, the config's model has "
                 f"{described(wanted, name)}; do not change model and features"
             )
+    return weights
 
 
-def _by_parameter(
-    path: Location | str, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
-) -> dict[int, dict[str, torch.Tensor]]:
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    numbers = {name: number for number, name in enumerate(names)}
+def _states_of(tensors: Tensors, module: nn.Module, names: list[str]) -> tuple[dict[int, Tensors], list[str]]:
+    """Return the saved state of each parameter by its number in the optimizer, and the entries that fit none."""
+    parameters, numbers = dict(module.named_parameters()), {name: number for number, name in enumerate(names)}
+    states: dict[int, Tensors] = {}
+    unfit = []
     for full, value in tensors.items():
         name, _, key = full.rpartition("/")
-        if name not in numbers or value.shape not in ((), parameters[name].shape):
-            raise CheckpointError(f"{path} has state {full} {list(value.shape)}, which fits no parameter of the model")
-        state.setdefault(numbers[name], {})[key] = value
-    return state
+        if name in numbers and value.shape in ((), parameters[name].shape):
+            states.setdefault(numbers[name], {})[key] = value
+        else:
+            unfit.append(f"{full} {list(value.shape)}")
+    return states, unfit
 
 
 def load_fitting(directory: Location, module: nn.Module, optimizer: torch.optim.Optimizer, states: bool) -> DenseFit:
@@ -184,45 +172,33 @@ def load_fitting(directory: Location, module: nn.Module, optimizer: torch.optim.
     of optimizer. Raise CheckpointError for a file that is missing or damaged; then nothing has changed.
     """
     saved, _ = read_tensors(directory / WEIGHTS)
-    fit, own = _fit_of(saved, weights_of(module)), weights_of(module)
-    loaded = _fitting_states(directory, module, optimizer, set(fit.taken)) if states else {}
-    module.load_state_dict({name: saved[name] if name in fit.taken else value for name, value in own.items()})
+    weights = weights_of(module)
+    fit, loaded = _fit_of(saved, weights), {}
+    if states:
+        tensors, record = read_tensors(directory / OPTIMIZER)
+        if record.get("kind") == type(optimizer).__name__:
+            names = parameter_names(module, optimizer)
+            saved_states, _ = _states_of(tensors, module, names)
+            loaded = {number: state for number, state in saved_states.items() if names[number] in fit.taken}
+    module.load_state_dict({name: saved[name] if name in fit.taken else value for name, value in weights.items()})
     whole = optimizer.state_dict()
     optimizer.load_state_dict({"state": whole["state"] | loaded, "param_groups": whole["param_groups"]})
     return DenseFit(fit.taken, fit.new, fit.unused, len(loaded))
 
 
-def _fit_of(saved: Tensors, own: Tensors) -> DenseFit:
+def _fit_of(saved: Tensors, weights: Tensors) -> DenseFit:
     """Compare names, shapes and dtypes of a saved module's tensors with those of another one."""
-    taken = tuple(name for name in own if name in saved and _kind(saved[name]) == _kind(own[name]))
+
+    def kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+        return tensor.shape, tensor.dtype
+
+    def shape(tensor: torch.Tensor) -> str:
+        return "x".join(map(str, tensor.shape)) or "1"
+
+    taken = tuple(name for name in weights if name in saved and kind(saved[name]) == kind(weights[name]))
     new = [
-        f"{name} {_shape(own[name])}" + (f" (saved: {_shape(saved[name])})" if name in saved else "")
-        for name in own
+        f"{name} {shape(weights[name])}" + (f" (saved: {shape(saved[name])})" if name in saved else "")
+        for name in weights
         if name not in taken
     ]
-    return DenseFit(taken, tuple(new), tuple(sorted(saved.keys() - own.keys())))
-
-
-def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "1"
-
-
-def _fitting_states(
-    directory: Location, module: nn.Module, optimizer: torch.optim.Optimizer, taken: set[str]
-) -> dict[int, dict[str, torch.Tensor]]:
-    """Return the saved state of each parameter that is `taken`, by its number in the optimizer."""
-    tensors, record = read_tensors(directory / OPTIMIZER)
-    if record.get("kind") != type(optimizer).__name__:
-        return {}
-    parameters = dict(module.named_parameters())
-    numbers = {name: number for number, name in enumerate(parameter_names(module, optimizer))}
-    states: dict[int, dict[str, torch.Tensor]] = {}
-    for full, value in tensors.items():
-        name, _, key = full.rpartition("/")
-        if name in taken and name in numbers and value.shape in ((), parameters[name].shape):
-            states.setdefault(numbers[name], {})[key] = value
-    return states
+    return DenseFit(taken, tuple(new), tuple(sorted(saved.keys() - weights.keys())))

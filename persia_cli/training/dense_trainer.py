@@ -135,7 +135,7 @@ class DenseTrainer:
 
     def _encoded(self, step: int, gradients: list[NDArray[np.float32]]) -> Encoded:
         with self._trace.span(TRAINING, "encode gradients", step):
-            return [encode_rows(*each, self._empty) for each in zip(gradients, self._wires, strict=True)]
+            return [encode_rows(rows, wire, self._empty) for rows, wire in zip(gradients, self._wires, strict=True)]
 
     def drain(self) -> None:
         """Wait until the last step has ended; raises the error of one that failed."""

@@ -45,8 +45,8 @@ def device_of(run: Run, rank: int) -> torch.device:
     return device
 
 
-def each_has_own_device(name: str, ranks: int) -> bool:
-    """Return True if `choose_device` gives each of so many ranks its own GPU."""
+def have_exclusive_gpus(name: str, ranks: int) -> bool:
+    """Return True if `choose_device` gives each of so many ranks a separate GPU, which NCCL needs."""
     return name in ("auto", "cuda") and torch.cuda.is_available() and ranks <= torch.cuda.device_count()
 
 
@@ -58,12 +58,12 @@ def explained_full_memory(device: torch.device, batch_size: int, dim: int) -> It
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and CPU_IS_FULL not in str(error):
             raise
-        words = str(error).split(". ")[:2]
+        sentences = str(error).split(". ")[:2]
         where = device if isinstance(error, torch.OutOfMemoryError) else "this machine"
         raise UserError(
             f"the memory of {where} is full at train.batch_size={batch_size} and dim {dim}: use train.accumulate, "
             "smaller batches, a smaller model.dim or network, train.precision=bfloat16, or a device without other "
-            f"users ({'. '.join(words).rstrip('.')})"
+            f"users ({'. '.join(sentences).rstrip('.')})"
         ) from error
 
 

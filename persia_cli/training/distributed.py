@@ -38,7 +38,7 @@ class World:
         store: dist.Store | None = None,  # type: ignore[name-defined]
         timeout_s: float = 30.0,
         device: torch.device = CPU,
-        own_device: bool = False,
+        uses_nccl: bool = False,
         interface: str = LOOPBACK,
         stuck_s: float = 900.0,
     ) -> None:
@@ -46,8 +46,8 @@ class World:
 
         `store` is the store through which ranks meet, empty at first, and `interface` the network interface between
         them. Wait up to `timeout_s` seconds for the other ranks, and up to `stuck_s` in later operations: another rank
-        may compile or compute for long. `device` is that of this rank's network; `own_device`, the same on all ranks,
-        is True if each has its own GPU. Raise WireError if the others do not join.
+        may compile or compute for long. `device` is that of this rank's network; `uses_nccl`, the same on all ranks,
+        is True if each has a separate GPU. Raise WireError if the others do not join.
         """
         self.rank, self.size, self.device = rank, size, device
         if device.type == "cuda":
@@ -64,7 +64,7 @@ class World:
         try:
             dist.init_process_group(
                 # NCCL does not support ranks that share a GPU.
-                "nccl" if own_device else "gloo",
+                "nccl" if uses_nccl else "gloo",
                 store=store,
                 rank=rank,
                 world_size=size,
@@ -87,7 +87,7 @@ class World:
         return torch.cat([part for rank, part in enumerate(parts) if rank != self.rank])
 
     def rows_of_all(self, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return the rows of all ranks, in their order, and the place of this rank's first one; as `rows_of_others`.
+        """Return the rows of all ranks, in their order, and the position of this rank's first one; as `rows_of_others`.
 
         A gradient by them comes back to the rank that gave them, summed over ranks: in backward too, all ranks must
         come here together.
@@ -101,11 +101,11 @@ class World:
         sizes = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
         sizes[self.rank] = len(rows)
         dist.all_reduce(sizes)
-        # A sum, in which each rank has its own place: gloo does not gather on GPUs.
-        places = rows.new_zeros(self.size, int(sizes.max()), rows.shape[1])
-        places[self.rank, : len(rows)] = rows
-        places = SumOverRanks.apply(places)  # type: ignore[no-untyped-call]
-        return [places[rank, :size] for rank, size in enumerate(sizes.tolist())]
+        # A sum, in which each rank has separate rows: gloo does not gather on GPUs.
+        slots = rows.new_zeros(self.size, int(sizes.max()), rows.shape[1])
+        slots[self.rank, : len(rows)] = rows
+        slots = SumOverRanks.apply(slots)  # type: ignore[no-untyped-call]
+        return [slots[rank, :size] for rank, size in enumerate(sizes.tolist())]
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Give `module` the weights of rank 0 and let its backward sum gradients over ranks; buffers stay local.

@@ -55,10 +55,10 @@ def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
     rounds = {table.number: table.rounds or 1 for table in layout.tables()}
     shapes = []
     for group in layout.feature_groups:
-        own = layout.features_of(group.number)
-        per_id = tuple(rounds[layout.features[feature].table] for feature in own)
+        numbers = layout.features_of(group.number)
+        per_id = tuple(rounds[layout.features[feature].table] for feature in numbers)
         stacks = per_id if max(per_id, default=1) > 1 else ()
-        read = tuple(features[feature] for feature in own)
+        read = tuple(features[feature] for feature in numbers)
         shapes.append(GroupShape(group.dim, read, group.wire, stacks, group.is_frozen))
     return tuple(shapes)
 

@@ -19,7 +19,7 @@ from persia_cli.model.batch_norm import LOCAL, BatchNorm
 from persia_cli.plan.dense import DIM, require_space
 from persia_cli.storage.locations import Location
 from persia_cli.store.wire_rows import decode_rows
-from persia_cli.training.dense_state import TensorFile, Tensors, initial_file, load_initial
+from persia_cli.training.dense_state import INITIAL, TensorFile, Tensors, load_initial
 from persia_cli.wire.messages import GroupRows
 
 ALIGNED = 16
@@ -79,7 +79,7 @@ class SharedWeights:
 
     def initial_file(self) -> TensorFile:
         """Return the initial weights, to which the saved rows are differences."""
-        return initial_file(self._named(self._initial))
+        return TensorFile(INITIAL, self._named(self._initial), {})
 
     def load(self, folder: Location) -> None:
         """Load the initial weights of a checkpoint whose weights the module has loaded.

@@ -301,7 +301,7 @@ class DenseStep:
     @torch.no_grad()
     def finiteness(self) -> torch.Tensor:
         """Return bool [2] on the device: whether all weights are finite, and the factors of learnt variances."""
-        greatest = torch._foreach_norm([each for each in self.module.parameters() if each.numel()], float("inf"))
+        greatest = torch._foreach_norm([weight for weight in self.module.parameters() if weight.numel()], float("inf"))
         learnt = log_variances_of(self.module)
         factors = torch.stack(greatest) if learnt is None else torch.exp(-learnt)
         return torch.stack([torch.stack(greatest).isfinite().all(), factors.isfinite().all()])

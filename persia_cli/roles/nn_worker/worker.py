@@ -34,7 +34,7 @@ from persia_cli.store.checkpoints.manifest import calibration_of, verified_folde
 from persia_cli.training.compiling import watched_compiling
 from persia_cli.training.dense_state import TensorFile, write_files
 from persia_cli.training.dense_trainer import DenseTrainer
-from persia_cli.training.device import device_of, each_has_own_device, explained_full_memory, peak_memory
+from persia_cli.training.device import device_of, explained_full_memory, have_exclusive_gpus, peak_memory
 from persia_cli.training.distributed import LOOPBACK, LostRankError, World
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import TRAINING
@@ -115,14 +115,21 @@ class NNWorker:
         """Join the group of ranks that the coordinator expects; the I/O thread sends heartbeats meanwhile."""
         ranks = 1 if isinstance(run.mode, AsyncMode) else self._ranks
         device = device_of(run, self._session.index)
-        own_device = device.type == "cuda" and each_has_own_device(run.train.device, ranks)
+        uses_nccl = device.type == "cuda" and have_exclusive_gpus(run.train.device, ranks)
         timeout_s = run.cluster.start_timeout_s
         pipeline = self._pipeline
         store = RankStore(self._session, pipeline.call, pipeline.check, timeout_s) if ranks > 1 else None
         interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
         try:
             return World(
-                self._session.index, ranks, store, timeout_s, device, own_device, interface, run.cluster.work_timeout_s
+                self._session.index,
+                ranks,
+                store,
+                timeout_s,
+                device,
+                uses_nccl,
+                interface,
+                run.cluster.work_timeout_s,
             )
         except WireError:
             self._pipeline.check()  # the end of the job is the better reason

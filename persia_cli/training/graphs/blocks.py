@@ -111,14 +111,14 @@ def step_bytes(groups: Sequence[GroupShape], samples: int, dense: int, tasks: in
         Field("labels", FLOAT, (samples, tasks)),
         Field("numbers", FLOAT, (NUMBERS,)),
     ]
-    rows = []
+    padded_rows = []
     for number, group in enumerate(groups):
         rounds = group.rounds or (1,) * len(group.features)
         lengths = [feature.max_length or 1 if feature.pooling == "none" else 1 for feature in group.features]
-        ids = samples * sum(length * each for length, each in zip(lengths, rounds, strict=True))
-        rows.append(padded(ids))
+        ids = samples * sum(length * rows for length, rows in zip(lengths, rounds, strict=True))
+        padded_rows.append(padded(ids))
         fields.append(Field(f"ids {number}", np.dtype(np.int32), (ids,)))
-    return sum(block.nbytes for block in step_blocks(fields, rows, groups, samples, tasks))
+    return sum(block.nbytes for block in step_blocks(fields, padded_rows, groups, samples, tasks))
 
 
 def decode(block: torch.Tensor, dim: int, wire: Wire) -> torch.Tensor:

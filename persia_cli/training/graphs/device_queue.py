@@ -48,7 +48,7 @@ Copies = NDArray[np.uint64]
 class Moments(NamedTuple):
     """The times of a step's work on a device, in nanoseconds of CLOCK_MONOTONIC."""
 
-    begun: int
+    started: int
     """Begin of the copy to the device."""
     arrived: int
     """End of that copy."""
@@ -68,7 +68,7 @@ class DeviceLanes:
     def add(self, step: int, moments: Moments) -> None:
         """Add the work of a step; each kind of work is in the order of steps."""
         before, self._before = self._before, moments
-        begins = moments.begun, max(moments.arrived, before.computed), max(moments.computed, before.done)
+        begins = moments.started, max(moments.arrived, before.computed), max(moments.computed, before.done)
         for lane, begin, end in zip(LANES, begins, moments[1:], strict=True):
             self._trace.add(Span(lane, lane.partition(": ")[2], step, None, begin, end))
 
@@ -116,9 +116,9 @@ class Calls:
         word, number = ctypes.c_uint64, ctypes.c_int
 
         def function(name: str, *arguments: Any) -> Any:
-            found = getattr(library, name)
-            found.argtypes, found.restype = arguments, number
-            return found
+            call = getattr(library, name)
+            call.argtypes, call.restype = arguments, number
+            return call
 
         move = ctypes.CDLL(None).memcpy
         move.argtypes, move.restype = (word, word, word), word
@@ -240,7 +240,7 @@ class CudaSlot:
         for event in self.events:
             event.record()  # it has a handle from now on
         events = [event.cuda_event for event in self.events]
-        host_in, host_out, device_in, device_out, block_in, block_out = (each.data_ptr() for each in self._memory)
+        host_in, host_out, device_in, device_out, block_in, block_out = (block.data_ptr() for block in self._memory)
         self.handles: NDArray[np.uint64] = np.array(
             [*streams, *events, host_in, device_in, block_in, block_out, device_out, host_out], np.uint64
         )
@@ -261,7 +261,6 @@ class CudaQueue:
         self._generator = torch.cuda.default_generators[device.index or 0]
 
     def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> CudaGraph:
-        """Return a graph of the operations of `body`; `warm_up` runs first, on the same stream."""
         self._compute.wait_stream(torch.cuda.current_stream(self.device))
         try:
             with torch.cuda.stream(self._compute):
@@ -281,7 +280,6 @@ class CudaQueue:
         return CudaGraph(graph, graph.raw_cuda_graph_exec(), draws)
 
     def slot(self, given: torch.Tensor, result: torch.Tensor) -> CudaSlot:
-        """Return a slot for a graph that reads the block `given` and writes the block `result`, uint8."""
         slot = CudaSlot(given, result, [stream.cuda_stream for stream in self._streams], self._timed)
         torch.cuda.synchronize(self.device)
         return slot
@@ -289,7 +287,6 @@ class CudaQueue:
     def submit(
         self, slot: CudaSlot, graph: CudaGraph, copies: Copies, bytes_in: int, bytes_out: int, seed: Callable[[], int]
     ) -> None:
-        """Enqueue a step: the copies, the first `bytes_in` of the slot to the device, the graph, `bytes_out` back."""
         if not graph.draws:
             self._calls.submit(slot.handles, copies, graph.executable, bytes_in, bytes_out)
             return
@@ -301,7 +298,6 @@ class CudaQueue:
         self._calls.leave(slot.handles, bytes_out)
 
     def fetch(self, slot: CudaSlot, copies: Copies) -> None:
-        """Wait for the end of the slot's step, then make the copies."""
         torch.cuda.set_device(self.device)  # of this thread, which otherwise would use the first GPU too
         self._calls.fetch(slot.handles, copies)
 
@@ -313,7 +309,7 @@ class CudaQueue:
             event.synchronize()
             self._origin = event, time.monotonic_ns()
         event, at_ns = self._origin
-        return Moments(*(at_ns + int(event.elapsed_time(each) * 1e6) for each in slot.events[1:]))
+        return Moments(*(at_ns + int(event.elapsed_time(later) * 1e6) for later in slot.events[1:]))
 
 
 @contextmanager

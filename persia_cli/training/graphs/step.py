@@ -23,7 +23,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.training.graphs.blocks import BlockLayout, Field, decode, encode_into, padded, step_blocks
 from persia_cli.training.graphs.device_queue import DeviceLanes, DeviceQueue, Slot, copies_of
-from persia_cli.training.graphs.update import NUMBERS, ROOT, GraphUpdate
+from persia_cli.training.graphs.update import NUMBERS, GraphUpdate
 from persia_cli.training.inputs import GroupShape, Samples
 from persia_cli.training.pooling import DevicePooling, DeviceRows, StagedRows
 from persia_cli.training.staging import Staged
@@ -37,6 +37,8 @@ CLOSE = 1e-2
 SPARE_BAGS = 256
 """Bags of padded entries: a GPU adds up the entries of one bag one after another."""
 WAIT_S = 0.2
+NEUTRAL = (0.0, 0.0, 1.0)
+"""Numbers of `GraphUpdate.run` that change no weights: those of RATE, STEP_SIZE and ROOT."""
 
 Arrays = dict[str, NDArray[Any]]
 Pair = tuple[NDArray[Any], NDArray[Any]]
@@ -164,28 +166,18 @@ class GraphedStep:
         return len(samples.labels) == self._size
 
     def submit(
-        self, step: int, samples: Samples, groups: Sequence[GroupRows], lr: float, check: Callable[[], None]
+        self, step: int, samples: Samples, groups: Sequence[GroupRows], lr: float | None, check: Callable[[], None]
     ) -> PendingStep:
-        """Enqueue a step with this learning rate of the dense weights; waits only for a free slot.
+        """Enqueue a step with this learning rate of the dense weights, None to update none; waits only for a free slot.
 
         `check` is called during the wait, and raises the error of the thread that finishes steps.
         """
-        return self._submit(step, samples, groups, lambda: self._update.numbers(lr), check)
-
-    def _submit(
-        self,
-        step: int,
-        samples: Samples,
-        groups: Sequence[GroupRows],
-        numbers: Callable[[], Sequence[float]],
-        check: Callable[[], None],
-    ) -> PendingStep:
         arrays = self._sample_arrays(samples)
         for inputs, group in zip(self._inputs, groups, strict=True):
             arrays |= inputs.arrays(group)
         captured = self._captured_for(arrays, check)
         views = captured.next_free(check)
-        arrays["numbers"] = np.array(numbers(), np.float32)
+        arrays["numbers"] = np.array(NEUTRAL if lr is None else self._update.numbers(lr), np.float32)
         # Entries beyond the copied ones are of an earlier batch: rows that exist.
         pairs = [(views.given[name], np.ascontiguousarray(array)) for name, array in arrays.items()]
         for number, group in enumerate(groups):
@@ -226,7 +218,7 @@ class GraphedStep:
 
     def state(self) -> list[torch.Tensor]:
         """Return copies of all that a step changes on the device."""
-        return [each.detach().clone() for each in self._changing()]
+        return [tensor.detach().clone() for tensor in self._changing()]
 
     def difference_from_eager(
         self,
@@ -243,21 +235,13 @@ class GraphedStep:
         if not self._update.is_even:
             return "the optimizer has made more steps with weights of another model, so the number of steps differs"
         after = self.state()
-        changing = self._changing()
         try:
-            with torch.no_grad():
-                for each, old in zip(changing, before, strict=False):
-                    each.copy_(old)
-                for each in changing[len(before) :]:
-                    each.zero_()  # the state of an optimizer that had made no step
-            neutral = [0.0] * NUMBERS
-            neutral[ROOT] = 1.0
-            pending = self._submit(step, samples, groups, lambda: neutral, lambda: None)
+            # Further state is that of an optimizer that had made no step.
+            self._set_state([*before, *map(torch.zeros_like, self._changing()[len(before) :])])
+            pending = self.submit(step, samples, groups, None, lambda: None)
             scored, gradients = self.finish(pending)
         finally:
-            with torch.no_grad():
-                for each, old in zip(changing, after, strict=True):
-                    each.copy_(old)
+            self._set_state(after)
         pairs: dict[str, Pair] = {
             "logits": (scored.logits, plain.logits),
             "losses": (scored.loss_sum, plain.loss_sum),
@@ -275,6 +259,11 @@ class GraphedStep:
         """Free the memory of the graph; no step may be in pending."""
         self._captured = None
 
+    @torch.no_grad()
+    def _set_state(self, values: Sequence[torch.Tensor]) -> None:
+        for tensor, value in zip(self._changing(), values, strict=True):
+            tensor.copy_(value)
+
     def _changing(self) -> list[torch.Tensor]:
         module = self._step.module
         return [*module.parameters(), *module.buffers(), *self._update.state]
@@ -286,8 +275,8 @@ class GraphedStep:
         self._weight_axes = max(self._weight_axes, 0 if weights is None else weights.ndim)
         if self._weight_axes:
             given = np.ones(len(labels), np.float32) if weights is None else weights
-            each = given[:, None] if given.ndim < self._weight_axes else given
-            arrays["weights"] = np.broadcast_to(each, labels.shape) if self._weight_axes == 2 else each
+            shaped = given[:, None] if given.ndim < self._weight_axes else given
+            arrays["weights"] = np.broadcast_to(shaped, labels.shape) if self._weight_axes == 2 else shaped
         return arrays
 
     def _captured_for(self, arrays: Arrays, check: Callable[[], None]) -> CapturedGraph:
@@ -314,13 +303,11 @@ class GraphedStep:
         return captured
 
     def _capture(self, captured: CapturedGraph) -> None:
-        kept = self.state()
+        before = self.state()
         try:
             captured.graph = self._device.capture(lambda: self._body(captured), lambda: self._body(captured))
         finally:
-            with torch.no_grad():
-                for each, old in zip(self._changing(), kept, strict=True):
-                    each.copy_(old)
+            self._set_state(before)
 
     def _body(self, captured: CapturedGraph) -> None:
         """Run a step on the blocks of a graph, by operations of the device alone."""

@@ -95,7 +95,7 @@ class GraphedTraining:
             self.drain()
             return False
         if self._thread is None:
-            self._thread = threading.Thread(target=self._finish_each, name=FINISHING, daemon=True)
+            self._thread = threading.Thread(target=self._finish_steps, name=FINISHING, daemon=True)
             self._thread.start()
         try:
             with self._trace.span(TRAINING, "enqueue step", step):
@@ -159,7 +159,7 @@ class GraphedTraining:
         if self._failure is not None:
             raise self._failure
 
-    def _finish_each(self) -> None:
+    def _finish_steps(self) -> None:
         while (item := self._pending.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()

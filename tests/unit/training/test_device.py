@@ -8,8 +8,8 @@ import torch
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.training.device import (
     choose_device,
-    each_has_own_device,
     explained_full_memory,
+    have_exclusive_gpus,
     prepare_torch,
 )
 
@@ -69,7 +69,7 @@ def test_a_device_that_is_not_there_is_refused(devices, name, count, sentence):
 )
 def test_ranks_that_may_share_a_gpu_have_no_own_device(devices, name, count, ranks, own):
     devices(count)
-    assert each_has_own_device(name, ranks) == own
+    assert have_exclusive_gpus(name, ranks) == own
     chosen = {choose_device(name, rank) for rank in range(ranks)} if count else set()
     assert not own or len(chosen) == ranks
 
