@@ -125,9 +125,7 @@ class CoordinatorSession:
         self._recording: Recording | None = None
         self._addresses: dict[str, list[str]] = {}
         self.changes = PeerRestarts(loop)
-        self._client: Client = loop.connect(
-            coordinator, "coordinator", self._identity, JOIN_RETRY_S, start_timeout_s, Welcome.LIMIT.header
-        )
+        self._client: Client = loop.connect(coordinator, "coordinator", self._identity, JOIN_RETRY_S, start_timeout_s)
         loop.every(SIGNALS_S, self._pass_signals_on)
 
     def _pass_signals_on(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.frames import ByteCounts, MalformedMessage, Received, read
-from persia_cli.wire.message import BATCH_PART, Message, Reply, Request
+from persia_cli.wire.message import Message, Reply, Request
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.process import split_domain
 from persia_cli.wire.shared_memory import SharedMemory
@@ -75,10 +75,8 @@ class Client:
         retry_s: float,
         silence_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
-        frame_bytes: int = BATCH_PART.nbytes,
     ) -> None:
-        """Connect to the peer; `frame_bytes` is the size of the largest frame that is accepted."""
-        self._open = partial(sockets.dealer, context, identity=identity, frame_bytes=frame_bytes)
+        self._open = partial(sockets.dealer, context, identity=identity)
         self.address, self.domain = split_domain(address)
         self.socket = self._open(self.address)
         self.memory: SharedMemory | None = None

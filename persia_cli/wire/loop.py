@@ -17,7 +17,7 @@ from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_remote
 from persia_cli.wire.client import Client
 from persia_cli.wire.frames import ByteCounts
-from persia_cli.wire.message import BATCH_PART, Array, ProcessId
+from persia_cli.wire.message import Array, ProcessId
 from persia_cli.wire.process import memory_domain
 from persia_cli.wire.server import Server
 from persia_cli.wire.shared_memory import SharedMemory
@@ -109,25 +109,17 @@ class Loop:
         """Return an uninitialized array that is cheap to send; for any thread."""
         return np.empty(shape, dtype) if self._memory is None else self._memory.empty(shape, dtype)
 
-    def serve(self, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Server:
+    def serve(self, address: str) -> Server:
         """Serve requests at `address`; raise WireError if it is not local or is in use."""
-        server = Server(self._context, address, self.name, frame_bytes)
+        server = Server(self._context, address, self.name)
         self._servers.append(server)
         self._share_with(server)
         self._watch(server.socket, server.receive)
         return server
 
-    def connect(
-        self,
-        address: str,
-        peer: str,
-        identity: bytes,
-        retry_s: float,
-        silence_timeout_s: float,
-        frame_bytes: int = BATCH_PART.nbytes,
-    ) -> Client:
+    def connect(self, address: str, peer: str, identity: bytes, retry_s: float, silence_timeout_s: float) -> Client:
         """Return a client of the server at `address`; `peer` names it in errors, `identity` is the client's."""
-        client = Client(self._context, address, peer, identity, retry_s, silence_timeout_s, self._clock, frame_bytes)
+        client = Client(self._context, address, peer, identity, retry_s, silence_timeout_s, self._clock)
         self._clients.append(client)
         self._share_with(client)
         self._watch(client.socket, client.receive)

@@ -12,7 +12,7 @@ from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_remote
 from persia_cli.wire.frames import ByteCounts, MalformedMessage, has_arrays, message_bytes, read
-from persia_cli.wire.message import BATCH_PART, Message
+from persia_cli.wire.message import Message
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.process import memory_domain
 from persia_cli.wire.shared_memory import SharedMemory
@@ -62,15 +62,8 @@ class Server:
     `forgotten` parked requests over the limit.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        address: str,
-        name: str = "this replica",
-        frame_bytes: int = BATCH_PART.nbytes,
-    ) -> None:
-        """Listen at the address; `frame_bytes` is the size of the largest frame that is accepted."""
-        self.socket = sockets.router(context, address, frame_bytes)
+    def __init__(self, context: Context, address: str, name: str = "this replica") -> None:
+        self.socket = sockets.router(context, address)
         self.memory: SharedMemory | None = None
         self.traffic = ByteCounts()
         self.address = sockets.bound_address(self.socket)

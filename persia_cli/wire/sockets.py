@@ -152,14 +152,11 @@ class Dealer(LoginSocket):
             self._hung_up = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._hung_up + 1
 
 
-def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Listener:
-    """Return a ROUTER bound to `address`, which accepts frames of at most `frame_bytes`.
-
-    Raise WireError if the address must not be used without keys, or cannot be bound.
-    """
+def router(context: Context, address: str) -> Listener:
+    """Return a ROUTER bound to `address`; raise WireError if that must not be used without keys, or cannot be bound."""
     check_address(address, context.allows_remote)
     socket = cast(Listener, context.socket(zmq.ROUTER, socket_class=Listener))
-    _set_options(socket, address, frame_bytes)
+    _set_options(socket, address)
     socket.setsockopt(zmq.BACKLOG, QUEUED_CONNECTIONS)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -174,11 +171,11 @@ def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes)
     return socket
 
 
-def dealer(context: Context, address: str, identity: bytes, frame_bytes: int = BATCH_PART.nbytes) -> Dealer:
+def dealer(context: Context, address: str, identity: bytes) -> Dealer:
     """Return a DEALER that connects to `address`, now or as soon as a server listens there."""
     check_address(address, context.allows_remote)
     socket = cast(Dealer, context.socket(zmq.DEALER, socket_class=Dealer))
-    _set_options(socket, address, frame_bytes)
+    _set_options(socket, address)
     socket.setsockopt(zmq.IDENTITY, identity)
     if not address.startswith(WITHIN_PROCESS):
         log_in(socket, context.secret, address)
@@ -259,11 +256,11 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
     return frames
 
 
-def _set_options(socket: Socket, address: str, frame_bytes: int) -> None:
+def _set_options(socket: Socket, address: str) -> None:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUED_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
-    socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes)
+    socket.setsockopt(zmq.MAXMSGSIZE, BATCH_PART.nbytes)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     if address.startswith("tcp://"):

@@ -63,7 +63,7 @@ from persia_cli.roles.task_thread import TaskThread
 from persia_cli.storage.locations import location_of
 from persia_cli.storage.remote import within, without_secret
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
-from persia_cli.wire.job_messages import Beat, Report
+from persia_cli.wire.job_messages import Beat
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Message
 from persia_cli.wire.place import kill, own_process
@@ -115,7 +115,7 @@ class Coordinator:
             self._scoring = self._begin_scoring() if job.task == "predict" else None
             self._disk = TaskThread("disk", loop.waker().wake)
             on_failure.callback(self._disk.close)
-            self._server = loop.serve(bind, Report.LIMIT.nbytes)
+            self._server = loop.serve(bind)
             for kind in self._machine.accepted:
                 self._server.on(kind, self._on_message)
             loop.every(LOOK_S, self._look_at_record)
