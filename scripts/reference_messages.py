@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from persia_cli.wire.frames import BY_KIND
-from persia_cli.wire.job_messages import PhaseWork
+from persia_cli.wire.job_messages import Counters, IntervalMetrics, PhaseWork, ReplicaUsage
 from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals, codec_of, dtype_of
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 
 HEAD = """# Messages
 

@@ -19,9 +19,8 @@ from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import default_address
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.wire.job_messages import PhaseWork, TrainSteps
+from persia_cli.wire.job_messages import IntervalMetrics, PhaseWork, TrainSteps
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.reports import IntervalMetrics
 from persia_cli.wire.sockets import Context
 
 LOADED_AHEAD = 8

@@ -27,8 +27,7 @@ from persia_cli.store.shard import Shard
 from persia_cli.training.dense_state import load_weights
 from persia_cli.training.device import CPU, prepare_torch
 from persia_cli.training.inputs import Samples, group_shapes
-from persia_cli.training.pooling import model_batch
-from persia_cli.training.staging import Staging
+from persia_cli.training.pooling import Staging, model_batch
 from persia_cli.wire.messages import GroupRows
 
 

@@ -19,8 +19,7 @@ from persia_cli.store.layout import GroupSpec
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
-from persia_cli.training.pooling import model_batch
-from persia_cli.training.staging import Staging
+from persia_cli.training.pooling import Staging, model_batch
 from persia_cli.wire.messages import GroupRows
 
 SAMPLES = 4096

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
+from persia_cli.wire.job_messages import together
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import together
 
 
 def cold_metrics(

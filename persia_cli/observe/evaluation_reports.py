@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import EXACT, ScoreHistogram
-from persia_cli.wire.job_messages import ScoreCounts, ScoredSamples
-from persia_cli.wire.reports import IntervalMetrics
+from persia_cli.wire.job_messages import IntervalMetrics, ScoreCounts, ScoredSamples
 
 
 class RankReport(NamedTuple):

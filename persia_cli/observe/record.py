@@ -25,9 +25,18 @@ from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
+from persia_cli.wire.job_messages import (
+    FINISHED,
+    REPORTS_AHEAD,
+    SENT_AGAIN,
+    IntervalMetrics,
+    ReplicaUsage,
+    ScoreCounts,
+    ScoredSamples,
+    latest,
+    together,
+)
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import FINISHED, SENT_AGAIN, IntervalMetrics, ReplicaUsage, latest, together
 
 Array = np.ndarray[Any, Any]
 

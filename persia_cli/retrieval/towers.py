@@ -17,8 +17,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location
 from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
-from persia_cli.training.pooling import model_batch
-from persia_cli.training.staging import Staging
+from persia_cli.training.pooling import Staging, model_batch
 from persia_cli.wire.messages import GroupRows
 
 RowsOf = Callable[[Batch], list[GroupRows]]

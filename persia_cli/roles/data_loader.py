@@ -17,11 +17,10 @@ from persia_cli.errors import DataError, UserError
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.columns import item_features, trains_on_queries
 from persia_cli.roles.session import CoordinatorSession
-from persia_cli.wire.job_messages import Item
+from persia_cli.wire.job_messages import SENT_AGAIN, Counters, Item
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
-from persia_cli.wire.reports import SENT_AGAIN, Counters
 
 CLOSE_S = 2.0
 """Longest wait for a read at the end of the job."""

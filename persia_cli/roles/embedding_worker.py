@@ -23,6 +23,7 @@ from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.table_counters import known_of, reads_of
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
+from persia_cli.wire.job_messages import Counters
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Array, BatchId, Message
 from persia_cli.wire.messages import (
@@ -40,7 +41,6 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.reports import Counters
 from persia_cli.wire.server import Peer
 
 PLANNER = "planner"

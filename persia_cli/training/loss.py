@@ -19,7 +19,7 @@ from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.model.item_frequency import item_frequency_of
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.training.distributed import World
-from persia_cli.training.staging import Staged
+from persia_cli.training.pooling import Staged
 
 
 class RemoteSamples(NamedTuple):

@@ -1,7 +1,7 @@
-"""Pooling of unique rows into a network's input, with gradients through autograd.
+"""The path of batches to the device of the network, and of gradients back: copies, and the pooling of rows.
 
-`GroupPooling` does it on the CPU by kernels, `DevicePooling` on any device by torch's own operations, with equal
-results.
+`GroupPooling` pools on the CPU by kernels, `DevicePooling` on any device by torch's own operations, with equal results.
+Gradients pass through autograd.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.batch.bags import check_bags
 from persia_cli.kernels.batch.pool import (
     MEAN,
@@ -29,7 +30,7 @@ from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.store.wire_rows import decode_into
 from persia_cli.training.device import Copier
-from persia_cli.training.inputs import GroupShape
+from persia_cli.training.inputs import GroupShape, Samples, cut_ids, cut_samples
 from persia_cli.wire.messages import GroupRows
 
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -279,3 +280,89 @@ def model_batch(poolings: Sequence[Pooling], rows: Sequence[StagedRows], dense: 
         pooled.append(values)
         sequences.update(more)
     return ModelBatch(dense, pooled, [pooling.pooled for pooling in poolings], sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Samples and rows of one step as tensors on the device; shapes as in `inputs.Samples`.
+
+    Unknown labels are 0 here; weights are then [n, T], 0 for these labels.
+    """
+
+    dense: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor | None
+    queries: torch.Tensor | None
+    """int64 [n], the bits of `query_ids`."""
+    items: torch.Tensor | None
+    """int64 [n], the bits of `item_keys`."""
+    rows: list[StagedRows]
+    """One batch of each feature group."""
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """The unique rows of each group, float32 [U, dim]."""
+        return [group.leaf for group in self.rows]
+
+
+class Staging:
+    """The path of batches to the device and of gradients back."""
+
+    def __init__(
+        self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool, empty: Empty = np.empty
+    ) -> None:
+        """Pool `groups` by kernels, if requested and if the device is the CPU, else by torch's operations.
+
+        `empty` allocates gradients of rows that are sent without conversion.
+        """
+        self._copier = Copier(device)
+        self._features = [len(group.features) for group in groups]
+        by_kernels = by_kernels and device.type == "cpu"
+        self.poolings: list[Pooling] = [
+            GroupPooling(group, self._copier, empty) if by_kernels else DevicePooling(group, self._copier)
+            for group in groups
+        ]
+
+    def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:
+        """Copy a batch to the device; later work of the device waits for it."""
+        staged = self._staged(samples, groups, self._leaves(groups))
+        self._copier.join()
+        return staged
+
+    def stage_parts(self, samples: Samples, groups: Sequence[GroupRows], cuts: Sequence[slice]) -> list[Staged]:
+        """Copy a batch to the device, divided into parts, whose leaves are the same tensors."""
+        if len(cuts) == 1:
+            return [self.stage(samples, groups)]
+        leaves, size = self._leaves(groups), len(samples.labels)
+        ids = [cut_ids(group, count, size, cuts) for group, count in zip(groups, self._features, strict=True)]
+        parts = [
+            self._staged(cut_samples(samples, cut), [group[number] for group in ids], leaves)
+            for number, cut in enumerate(cuts)
+        ]
+        self._copier.join()
+        return parts
+
+    def _leaves(self, groups: Sequence[GroupRows]) -> list[torch.Tensor]:
+        return [pooling.leaf(group) for pooling, group in zip(self.poolings, groups, strict=True)]
+
+    def _staged(self, samples: Samples, groups: Sequence[GroupRows], leaves: Sequence[torch.Tensor]) -> Staged:
+        copy = self._copier.copy
+        labels, weights = without_unknown(samples.labels, samples.weights)
+        return Staged(
+            copy(samples.dense),
+            copy(labels),
+            None if weights is None else copy(weights),
+            None if samples.query_ids is None else copy(samples.query_ids.view(np.int64)),
+            None if samples.item_keys is None else copy(samples.item_keys.view(np.int64)),
+            [pooling.stage(group, leaf) for pooling, group, leaf in zip(self.poolings, groups, leaves, strict=True)],
+        )
+
+    def none(self, dense: int) -> Staged:
+        """Stage a batch without samples, of `dense` dense features."""
+        empty = np.empty((0, dense), np.float32)
+        rows = GroupRows([], np.empty(0, np.int32), np.zeros(1, np.uint32))
+        return self.stage(Samples(empty, empty[:, :0], None, ()), [rows] * len(self.poolings))
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
+        """Return float32 tensors of the device as C-contiguous arrays."""
+        return self._copier.fetch(tensors)

@@ -20,8 +20,7 @@ from persia_cli.training.device import Precision, autocast, drawing_from
 from persia_cli.training.distributed import World
 from persia_cli.training.inputs import WHOLE, GroupShape, Samples, StepParts
 from persia_cli.training.loss import Objective, remote_samples, softmax_of_step, with_auxiliary
-from persia_cli.training.pooling import model_batch
-from persia_cli.training.staging import Staged, Staging
+from persia_cli.training.pooling import Staged, Staging, model_batch
 from persia_cli.wire.messages import GroupRows
 
 

@@ -154,10 +154,9 @@ def codec_of(name: str, declared: Any) -> FieldCodec | None:
     origin, args = get_origin(declared), get_args(declared)
     if origin is Annotated and (dtype := dtype_of(args[0])) is not None:
         return _array_codec(name, dtype, args[1].split())
-    if origin is list:
-        return _list_codec(codec_of(name, args[0]))
-    if origin in (Union, types.UnionType) and args[1] is type(None):
-        return _optional_codec(codec_of(name, args[0]))
+    is_optional = origin in (Union, types.UnionType) and args[1] is type(None)
+    if (origin is list or is_optional) and (inner := codec_of(name, args[0])) is not None:
+        return _optional_codec(inner) if is_optional else _list_codec(inner)
     return _block_codec(declared) if hasattr(declared, "_fields") else None
 
 
@@ -201,9 +200,7 @@ def _array_codec(name: str, dtype: np.dtype[Any], dims: list[str]) -> FieldCodec
     return FieldCodec(tuple[(Size,) * len(dims)], flatten, restore)  # type: ignore[misc]
 
 
-def _list_codec(inner: FieldCodec | None) -> FieldCodec | None:
-    if inner is None:
-        return None
+def _list_codec(inner: FieldCodec) -> FieldCodec:
     _, flatten, restore = inner
     return FieldCodec(
         list[inner.shapes],  # type: ignore[name-defined]
@@ -212,9 +209,7 @@ def _list_codec(inner: FieldCodec | None) -> FieldCodec | None:
     )
 
 
-def _optional_codec(inner: FieldCodec | None) -> FieldCodec | None:
-    if inner is None:
-        return None
+def _optional_codec(inner: FieldCodec) -> FieldCodec:
     _, flatten, restore = inner
     return FieldCodec(
         inner.shapes | None,

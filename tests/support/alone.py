@@ -14,9 +14,9 @@ from persia_cli.roles.embedding_server.server import EmbeddingServer
 from persia_cli.roles.embedding_worker import EmbeddingWorker
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.client import Client
+from persia_cli.wire.job_messages import Counters
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.message import ProcessId, Sender
-from persia_cli.wire.reports import Counters
 from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 

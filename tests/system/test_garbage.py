@@ -15,10 +15,13 @@ from persia_cli.store.checkpoints.saved import SavedFile, encode_files
 from persia_cli.version import __version__
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.job_messages import (
+    Counters,
     Heartbeat,
     Hello,
+    IntervalMetrics,
     Next,
     NextItem,
+    ReplicaUsage,
     Report,
     Saved,
     ScoreCounts,
@@ -39,7 +42,6 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures

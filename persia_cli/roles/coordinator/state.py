@@ -23,8 +23,8 @@ from persia_cli.observe.recordings import TracePortion
 from persia_cli.plan.job import Job
 from persia_cli.store.checkpoints.manifest import RunProgress
 from persia_cli.store.checkpoints.saved import SavedFile
+from persia_cli.wire.job_messages import ReplicaUsage
 from persia_cli.wire.message import BatchId, Message, ProcessId, Sender
-from persia_cli.wire.reports import ReplicaUsage
 from persia_cli.wire.server import Peer
 
 

@@ -35,11 +35,10 @@ from persia_cli.store.checkpoints.row_files import Progress
 from persia_cli.store.memory_file import LOAD
 from persia_cli.store.requests import LOOK_UP, UPDATE, NewKeys, answers_as_before
 from persia_cli.store.table_counters import OF_COLD
-from persia_cli.wire.job_messages import PhaseWork, SaveModel
+from persia_cli.wire.job_messages import FINISHED, Counters, PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
-from persia_cli.wire.reports import FINISHED, Counters
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from persia_cli.roles.nn_worker.pipeline import ReadyBatch
 from persia_cli.roles.session import IntervalReport
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import Scored
+from persia_cli.wire.job_messages import IntervalMetrics, latest
 from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
-from persia_cli.wire.reports import IntervalMetrics, latest
 
 
 class Interval:

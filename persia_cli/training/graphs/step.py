@@ -25,8 +25,7 @@ from persia_cli.training.graphs.blocks import BlockLayout, Field, decode, encode
 from persia_cli.training.graphs.device_queue import DeviceLanes, DeviceQueue, Slot, copies_of
 from persia_cli.training.graphs.update import NUMBERS, GraphUpdate
 from persia_cli.training.inputs import GroupShape, Samples
-from persia_cli.training.pooling import DevicePooling, DeviceRows, StagedRows
-from persia_cli.training.staging import Staged
+from persia_cli.training.pooling import DevicePooling, DeviceRows, Staged, StagedRows
 from persia_cli.training.step import ALONE, DenseStep, Scored, StepResult
 from persia_cli.wire.messages import GroupRows
 

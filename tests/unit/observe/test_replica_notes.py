@@ -7,8 +7,8 @@ import pytest
 
 from persia_cli.observe.record import WORK
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.wire.job_messages import Counters, IntervalMetrics, ReplicaUsage
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.support.recorded import Recording
 
 DISK = {"path": "/disk", "size": "1GiB"}

@@ -14,8 +14,7 @@ from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.quality import QUALITY
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
-from persia_cli.wire.reports import IntervalMetrics
+from persia_cli.wire.job_messages import REPORTS_AHEAD, IntervalMetrics, ScoreCounts, ScoredSamples
 from tests.support.recorded import GRID, Recording
 
 STEPS = 4

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, MalformedMessage, decode, encode, parts_of
-from persia_cli.wire.job_messages import Heartbeat, Report, ScoreCounts
+from persia_cli.wire.job_messages import Counters, Heartbeat, IntervalMetrics, ReplicaUsage, Report, ScoreCounts
 from persia_cli.wire.message import BatchId, Message, Request, Sender
 from persia_cli.wire.messages import (
     Ack,
@@ -24,7 +24,6 @@ from persia_cli.wire.messages import (
     Refused,
     Rows,
 )
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.support.any_message import COUNTS, messages, raw, same
 
 BATCH = BatchId(split=0, step=7, rank=1)
