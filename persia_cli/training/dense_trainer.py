@@ -69,17 +69,17 @@ class DenseTrainer:
         dense = dense_count(run)
         objective = Objective(run.losses)
         self.links = tuple(run.links.values())
-        self._module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
+        self.network: nn.Module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
         if run.train.compile:
-            compile_network(self._module)
-        self.parameters = sum(weight.numel() for weight in self._module.parameters())
-        self._optimizer = dense_optimizer(run.optimizer.dense, self._module) if trains else None
+            compile_network(self.network)
+        self.parameters = sum(weight.numel() for weight in self.network.parameters())
+        self._optimizer = dense_optimizer(run.optimizer.dense, self.network) if trains else None
         self._feature_groups = len(layout.feature_groups)
         self._factors: Factors | None = None
         self._shared = None
         if layout.dense_group is not None:
-            l2 = penalties(run.optimizer.dense, self._module)
-            self._shared = SharedWeights(self._module, run.cluster.nn_workers, l2)
+            l2 = penalties(run.optimizer.dense, self.network)
+            self._shared = SharedWeights(self.network, run.cluster.nn_workers, l2)
         self.dense_rows = self._shared.rows if self._shared else 0
         self.reductions = 0
         """Number of reductions of the learning rate by evaluations before the next steps."""
@@ -91,7 +91,7 @@ class DenseTrainer:
         clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
         settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
         shapes = group_shapes(layout)
-        self._step = DenseStep(self._module, self._optimizer, shapes, world, dense, run.seed, settings, self._trace)
+        self._step = DenseStep(self.network, self._optimizer, shapes, world, dense, run.seed, settings, self._trace)
         self._wires, self._empty = [group.wire for group in layout.groups], empty
         self._graphs = None
         if queue is not None:
@@ -147,11 +147,6 @@ class DenseTrainer:
         if self._graphs is not None:
             self._graphs.close()
 
-    @property
-    def network(self) -> nn.Module:
-        """The dense network."""
-        return self._module
-
     def calibrate(self, calibration: Sequence[Calibration]) -> None:
         """Correct the logits of all evaluations from now on; the loss stays that of the network's own."""
         self._factors = factors_of(calibration, self._tasks)
@@ -171,18 +166,15 @@ class DenseTrainer:
 
     def rehearse(self) -> None:
         """Run forward and backward on no samples; raises ConfigError if several ranks could not train the network."""
-        refuse_local_statistics(self._module)
+        refuse_local_statistics(self.network)
         self._step.rehearse()
 
-    def state(self) -> list[TensorFile]:
-        """Return all state of training for a checkpoint; the tensors are the network's own."""
-        assert self._optimizer is not None
-        files = dense_state(self._module, self._optimizer)
-        return [*files, self._shared.initial_file()] if self._shared else files
-
     def files(self) -> list[TensorFile]:
-        """Return copies of `state`."""
-        return [file.copied() for file in self.state()]
+        """Return copies of all state of training, for a checkpoint."""
+        assert self._optimizer is not None
+        files = dense_state(self.network, self._optimizer)
+        files += [self._shared.initial_file()] if self._shared else []
+        return [file.copied() for file in files]
 
     def load(self, folder: Location) -> None:
         """Read the files of `files`, the weights alone if the rank does not train; raise CheckpointError.
@@ -190,9 +182,9 @@ class DenseTrainer:
         The checkpoint must be of the same model, and for training of the same kind of optimizer.
         """
         if self._optimizer is None:
-            load_weights(folder, self._module)
+            load_weights(folder, self.network)
         else:
-            load_dense(folder, self._module, self._optimizer)
+            load_dense(folder, self.network, self._optimizer)
         if self._shared is not None:
             self._shared.load(folder)
 
@@ -202,7 +194,7 @@ class DenseTrainer:
         If servers store the dense weights, their optimizer begins anew. Raise CheckpointError for damaged files.
         """
         assert self._optimizer is not None
-        fit = load_fitting(folder, self._module, self._optimizer, states and self._shared is None)
+        fit = load_fitting(folder, self.network, self._optimizer, states and self._shared is None)
         if self._shared is not None:
             self._shared.make_present_weights_initial()
         return fit

@@ -85,7 +85,7 @@ class Server:
         now = time.monotonic()
         if now >= self._look_s and not self.socket.closed:
             self._look_s = now + LOOK_S
-            self.socket.note_refusals(now)
+            self.socket.count_refusals(now)
 
     def receive(self) -> None:
         """Handle the requests that have arrived; for any content, only a handler's own failure is raised."""

@@ -304,7 +304,7 @@ class SharedMemory:
         return np.empty(shape, dtype) if array is None else array
 
     def lend(self, arrays: Sequence[Array], borrower: str = "") -> Loan | None:
-        """Lend the large arrays of a message, None if there are none; call `take_back` if it is not sent."""
+        """Lend the large arrays of a message, None if there are none; call `cancel` if it is not sent."""
         if not any(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
             return None
         self._collect()
@@ -321,7 +321,7 @@ class SharedMemory:
         self._lent[cell] = _Lent(borrower, retained, self._clock())
         return Loan(self._segment.name, cell, self._serial, addresses)
 
-    def take_back(self, loan: Loan) -> None:
+    def cancel(self, loan: Loan) -> None:
         """End a loan whose message was not sent."""
         self._segment.cells[loan.cell] = 0
 

@@ -108,11 +108,11 @@ class Listener(LoginSocket):
     """A listening socket; unless it is within a process, it accepts only clients with the job's secret."""
 
     turned_away: int = 0
-    """Number of refused clients up to the last call of `note_refusals`."""
+    """Number of refused clients up to the last call of `count_refusals`."""
     _unlogged: int = 0
     _next_line: float = 0.0
 
-    def note_refusals(self, now: float) -> None:
+    def count_refusals(self, now: float) -> None:
         """Count the refused clients, and log some, but not too often."""
         why = ""
         for event in self.logins():
@@ -228,7 +228,7 @@ def send_message(
         sent = send(socket, frames if to is None else [to, *frames])
     finally:
         if not sent and memory is not None and loan is not None:
-            memory.take_back(loan)
+            memory.cancel(loan)
     if sent and traffic is not None:
         traffic.count_sent(frames, parts.arrays)
     return sent

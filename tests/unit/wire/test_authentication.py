@@ -105,7 +105,7 @@ def test_strangers_stay_out(
         with caplog.at_level(logging.WARNING):
             assert not comes_through(router, dealer, OUT_MS)
             for now in range(3):
-                router.note_refusals(float(now))
+                router.count_refusals(float(now))
         [line] = [record.getMessage() for record in caplog.records]
         assert router.turned_away > 0
         assert f"connections to {address} were refused, one since it " in line
