@@ -1,7 +1,7 @@
 """One step of one rank: from samples and rows to gradients of rows and updated dense weights."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -139,7 +139,10 @@ class DenseStep:
         trained = [leaf for leaf, frozen in zip(leaves, self._frozen, strict=True) if not frozen]
         for leaf in trained:
             leaf.requires_grad_()
-        with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
+        with (
+            drawing_from(self.seed_of(step), self.world.device),
+            self.world.watched(f"in the forward pass of step {step}"),
+        ):
             outputs = [self._accumulate(part, samples.weight_totals, span) for part in parts[:-1]]
             with span("forward"):
                 logits, weighted = self.forward(self._network, parts[-1], self.world)
@@ -222,14 +225,8 @@ class DenseStep:
         weighted = objective.weighted(logits, staged.labels, staged.weights, uncertainty, others, staged.queries)
         return logits, with_auxiliary(weighted, auxiliary, staged.weights)
 
-    @contextmanager
-    def _drawing_for(self, step: int) -> Iterator[None]:
-        """Make torch's random numbers a function of (seed, step, rank), so that a resumed run draws the same."""
-        with drawing_from(self.seed_of(step), self.world.device):
-            yield
-
     def seed_of(self, step: int) -> int:
-        """Return the seed of torch's random numbers in a step of this rank."""
+        """Return the seed of torch's random numbers in a step of this rank, so that a resumed run draws the same."""
         drawn = np.random.SeedSequence((self._seed, step, self.world.rank)).generate_state(1, np.uint64)
         return int(drawn[0] >> np.uint64(1))
 
@@ -241,7 +238,7 @@ class DenseStep:
         staged = self.staging.none(self._dense)
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         self._network.train()
-        with self._drawing_for(0), self.world.watched("rehearsing a step"):
+        with drawing_from(self.seed_of(0), self.world.device), self.world.watched("rehearsing a step"):
             batch = model_batch(self.staging.poolings, staged.rows, staged.dense)
             with autocast(self.settings.precision, self.world.device):
                 output = self._network(batch)

@@ -84,5 +84,5 @@ def test_a_resumed_rank_has_the_learning_rates_of_an_undisturbed_one(kind, sched
     write_files(before.files(), tmp_path)
     after.load(tmp_path)
     assert [after.step(number) for number in range(5, 12)] == rates[5:]
-    ours, theirs = after._module.parameters(), whole._module.parameters()
+    ours, theirs = after.network.parameters(), whole.network.parameters()
     assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
