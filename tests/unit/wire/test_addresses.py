@@ -51,12 +51,12 @@ def test_valid_addresses_are_accepted(tmp_path: Path) -> None:
 
 def test_addresses_of_other_machines_need_permission() -> None:
     for address in ("tcp://10.1.2.3:7000", "tcp://128.0.0.1:1"):
-        check_address(address, beyond=True)
+        check_address(address, allows_remote=True)
         assert is_remote(address)
     for address in ("tcp://127.9.9.9:7000", "ipc://server", "inproc://here"):
         assert not is_remote(address)
     with pytest.raises(WireError, match="stands for every network interface"):
-        check_address("tcp://0.0.0.0:7000", beyond=True)
+        check_address("tcp://0.0.0.0:7000", allows_remote=True)
 
 
 def test_port_0_is_refused_for_connections() -> None:

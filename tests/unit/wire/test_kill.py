@@ -1,4 +1,4 @@
-"""The process that is killed: the one meant, at this place, and never this one."""
+"""The process that is killed: the one meant, of this memory domain, and never this one."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ def test_only_the_very_process_is_killed_also_while_it_is_stopped() -> None:
         meant = process_id(process.pid)
         os.kill(process.pid, signal.SIGSTOP)
         others = [
-            ProcessId(meant.pid, meant.began - 1, meant.place),
+            ProcessId(meant.pid, meant.began - 1, meant.domain),
             ProcessId(meant.pid, meant.began, "far"),
             this_process(),
         ]

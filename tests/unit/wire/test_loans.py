@@ -190,17 +190,17 @@ def test_loans_of_what_is_not_there_are_refused() -> None:
         ({"lender": "/etc/passwd"}, "not a valid name of shared memory"),
         ({"lender": elsewhere}, "does not exist any more|cannot reach"),
         ({"serial": loan.serial + 99}, "arrived before"),
-        ({"places": []}, "declares more arrays than its loan has"),
-        ({"places": [(loan.lender, DATA_START)] * 2}, "has 1 arrays that it does not declare"),
-        ({"places": [None]}, "declares more arrays than it has"),
-        ({"places": [(loan.lender, SIZE - 15_999)]}, "outside the shared memory"),
-        ({"places": [(loan.lender, 0)]}, "outside the shared memory"),
-        ({"places": [(elsewhere, DATA_START)]}, "does not exist any more|cannot reach"),
-        ({"places": [(loan.lender, 2**62)]}, "outside the shared memory"),
+        ({"addresses": []}, "declares more arrays than its loan has"),
+        ({"addresses": [(loan.lender, DATA_START)] * 2}, "has 1 arrays that it does not declare"),
+        ({"addresses": [None]}, "declares more arrays than it has"),
+        ({"addresses": [(loan.lender, SIZE - 15_999)]}, "outside the shared memory"),
+        ({"addresses": [(loan.lender, 0)]}, "outside the shared memory"),
+        ({"addresses": [(elsewhere, DATA_START)]}, "does not exist any more|cannot reach"),
+        ({"addresses": [(loan.lender, 2**62)]}, "outside the shared memory"),
     ]:
         with pytest.raises(MalformedMessage, match=problem):
             receive(receiver, loan_with(lent(sender), **fields))
-    wrong = [{"cell": CELLS}, {"cell": -1}, {"serial": 0}, {"serial": loans.TAKEN}, {"places": [(loan.lender, -1)]}]
+    wrong = [{"cell": CELLS}, {"cell": -1}, {"serial": 0}, {"serial": loans.TAKEN}, {"addresses": [(loan.lender, -1)]}]
     for fields in wrong:
         with pytest.raises(MalformedMessage, match=r"header of \w+ cannot be read"):
             receive(receiver, loan_with(loan, **fields))

@@ -18,10 +18,10 @@ from tests.support.coordination import Coordination, event
 from tests.support.runs import make_run
 
 LOADER, NAME = ("data-loader", 0), "data-loader-0"
-FIRST = ProcessId(7, began=100, place="a node")
-LATER = ProcessId(7, began=200, place="a node")
+FIRST = ProcessId(7, began=100, domain="a node")
+LATER = ProcessId(7, began=200, domain="a node")
 """The process of the next container, which has the same number."""
-ELSEWHERE = ProcessId(7, began=100, place="another node")
+ELSEWHERE = ProcessId(7, began=100, domain="another node")
 KILLED = -9
 
 
@@ -126,7 +126,7 @@ def test_containers_with_the_same_process_number_die_once_each() -> None:
     assert not job.member(NAME).died, "a late repeat"
     assert job.die(LATER) == Verdict(True, 1.0, "")
     assert job.member(NAME).died
-    job.hello(*LOADER, ProcessId(7, began=300, place="a node"))
+    job.hello(*LOADER, ProcessId(7, began=300, domain="a node"))
     assert job.member(NAME).incarnation == 3
     assert len(job.deaths) == 2
 
