@@ -12,7 +12,7 @@ from persia_cli.disk import refusal
 from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.session import CoordinatorSession, StoppedError, share_arrays
-from persia_cli.wire.addresses import address_towards, is_beyond
+from persia_cli.wire.addresses import address_towards, is_remote
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
 
@@ -50,7 +50,7 @@ def run_coordinator(
 
     loop = Loop(context, "coordinator-0")
     try:
-        if not is_beyond(bind):  # clients on other machines cannot use its shared memory
+        if not is_remote(bind):  # clients on other machines cannot use its shared memory
             share_arrays(loop, bind, run)
         coordinator = Coordinator(loop, bind, run, job, advertise)
         on_start(coordinator, coordinator.address)

@@ -220,7 +220,7 @@ class Stop(FieldSet, frozen=True, tag="stop"):
     """End, for this reason; empty if all is done. If the job can be resumed, processes end with exit code 75."""
 
     why: str = ""
-    resumable: bool = False
+    is_resumable: bool = False
 
 
 PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Halt | CutShort | Stop

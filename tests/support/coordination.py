@@ -22,11 +22,10 @@ from persia_cli.roles.coordinator.state import (
     Write,
 )
 from persia_cli.version import __version__
-from persia_cli.wire.job_messages import Heartbeat, Hello, Ready
+from persia_cli.wire.job_messages import Heartbeat, Hello, Ready, ReplicaUsage
 from persia_cli.wire.message import Message, ProcessId, Sender
 from persia_cli.wire.messages import PROTOCOL
-from persia_cli.wire.place import own_process
-from persia_cli.wire.reports import ReplicaUsage
+from persia_cli.wire.process import this_process
 from persia_cli.wire.server import Peer
 
 IDLE = ReplicaUsage(0.0, 0)
@@ -44,7 +43,7 @@ class Coordination:
         saved: str = "",
     ) -> None:
         """`expected` replaces the replicas that the run needs."""
-        origin = JobOrigin(own_process(), "here", saved)
+        origin = JobOrigin(this_process(), "here", saved)
         self.machine = machine_of(run, job, tracker or EvaluationTracker(), origin)
         self.state, self.now = self.machine.state, 0.0
         if expected is not None:

@@ -56,8 +56,8 @@ from persia_cli.store.checkpoints.saved import SavedFile, decode_files
 from persia_cli.version import __version__
 from persia_cli.wire.job_messages import (
     CutShort,
-    Held,
-    Hold,
+    Halt,
+    Halted,
     Instruction,
     Saved,
     SavedNow,
@@ -224,7 +224,7 @@ class Saves:
         if not self._stop_before_unreadable() and (requests.end or (requests.save and phase.kind == "training")):
             self._cut()  # the phase began while the request was in flight
 
-    def on_held(self, peer: Peer, message: Held) -> None:
+    def on_halted(self, peer: Peer, message: Halted) -> None:
         """Record the first step that a rank has not started; the last answer fixes the common last step."""
         phases = self._state.phases
         member = self._state.find(message.sender, only="nn-worker")
@@ -241,7 +241,7 @@ class Saves:
     def _cut(self) -> None:
         phases = self._state.phases
         if phases.begin_agreement():
-            self._work.change(Instruction(phases.number, Hold(self._split)))
+            self._work.change(Instruction(phases.number, Halt(self._split)))
 
     def _stop_before_unreadable(self) -> bool:
         """Cut the present phase short if an unreadable step is in it; return True if so."""

@@ -63,11 +63,10 @@ from persia_cli.roles.task_thread import TaskThread
 from persia_cli.storage.locations import location_of
 from persia_cli.storage.remote import within, without_secret
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
-from persia_cli.wire.job_messages import Beat
+from persia_cli.wire.job_messages import Beat, Counters
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Message
-from persia_cli.wire.place import kill, own_process
-from persia_cli.wire.reports import Counters
+from persia_cli.wire.process import kill, this_process
 from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ class Coordinator:
             remove_recordings(self._run_dir)  # of an earlier start of the training
         is_saved = bool(resumed and self._checkpoints.has(step))
         origin = JobOrigin(
-            own_process(),
+            this_process(),
             socket.gethostname(),
             saved=str(location_of(job.load)) if is_saved and job.load else "",
             rows=_initial_rows(run, job, loaded),

@@ -25,10 +25,21 @@ from persia_cli.roles.coordinator.record import Pace
 from persia_cli.roles.coordinator.state import GONE_S, JobOrigin, JobState, Kill, TimePassed
 from persia_cli.roles.coordinator.work import WorkQueue
 from persia_cli.version import __version__
-from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Hello, Ready, Verdict, Welcome
+from persia_cli.wire.job_messages import (
+    FINISHED,
+    SENT_AGAIN,
+    Beat,
+    Change,
+    Counters,
+    Death,
+    Heartbeat,
+    Hello,
+    Ready,
+    Verdict,
+    Welcome,
+)
 from persia_cli.wire.message import ProcessId
 from persia_cli.wire.messages import PROTOCOL, Ack, Refused
-from persia_cli.wire.reports import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
@@ -157,9 +168,9 @@ class JobMembers:
 
     def on_heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         """Record that a replica is alive, and answer with the changes that it has not received."""
-        state, counters = self._state, message.figures.counters
+        state, counters = self._state, message.usage.counters
         member = state.find(message.sender)
-        state.record.note(member.name, message.figures, member.incarnation)
+        state.record.note(member.name, message.usage, member.incarnation)
         self._deaths.on_heartbeat(member, message.heard, counters)
         if not (state.started or member.ready):
             self._loaded[member.name] = counters.counts.get("rows_loaded", 0)
@@ -202,7 +213,7 @@ class JobMembers:
     def _may_kill(self, member: Member) -> bool:
         """Return True for another process at the coordinator's place, where process ids mean the same."""
         coordinator, other = self._state.origin.process, member.process
-        return bool(coordinator.place) and other.place == coordinator.place and other.pid != coordinator.pid
+        return bool(coordinator.domain) and other.domain == coordinator.domain and other.pid != coordinator.pid
 
     def _kill(self, member: Member) -> None:
         """Kill a silent process, so that it never acts again; its supervisor then reports its death as any other."""
@@ -290,10 +301,10 @@ def _described(member: Member) -> str:
 
 def pinning_warnings(run: Run, membership: Membership, coordinator: JobOrigin) -> list[str]:
     """Return a warning for each machine on which replicas are pinned to the same processors."""
-    machine = coordinator.process.place or coordinator.host
+    machine = coordinator.process.domain or coordinator.host
     hosts, replicas = {machine: coordinator.host}, {machine: [Replica(COORDINATOR, 0)]}
     for member in membership.members.values():
-        machine = member.process.place or member.host
+        machine = member.process.domain or member.host
         hosts[machine] = member.host
         replicas.setdefault(machine, []).append(Replica(member.role, member.index))
     warnings = (shared_processors(run, pinned, hosts[machine]) for machine, pinned in replicas.items())

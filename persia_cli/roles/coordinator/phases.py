@@ -50,9 +50,9 @@ class Phases:
         """Record that a replica has carried out an instruction."""
         state = self._state
         member = state.find(message.sender)
-        if message.figures is not None:
-            state.record.note(member.name, message.figures, member.incarnation)
-            self._deaths.on_counters(member, message.figures.counters)
+        if message.usage is not None:
+            state.record.note(member.name, message.usage, member.incarnation)
+            self._deaths.on_counters(member, message.usage.counters)
         state.reply(peer, Ack())
         if state.stopping:
             state.informed.add(member.name)
@@ -139,7 +139,7 @@ class Phases:
             case "paused":
                 return Pause(phase.last)
             case _:
-                return Stop(goes_on=phase.is_cut)
+                return Stop(is_resumable=phase.is_cut)
 
 
 class Shutdown:

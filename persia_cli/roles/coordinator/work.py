@@ -11,7 +11,7 @@
 from persia_cli.control.position import EVAL, TRAIN, WorkItems
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.state import JobState
-from persia_cli.wire.job_messages import Instruction, Item, Next, StoreCall, StoreValue, TakeItem
+from persia_cli.wire.job_messages import Instruction, Item, Next, NextItem, StoreCall, StoreValue
 from persia_cli.wire.server import Peer
 
 ITEM_STEPS = 16
@@ -30,7 +30,7 @@ class WorkQueue:
         self._instructions: list[Instruction] = []
         """The instructions of this phase; a replica that takes part gets each after it has done the one before."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
-        self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
+        self._takes: dict[tuple[str, int], tuple[Peer, NextItem]] = {}
         self._returned: dict[int, list[tuple[int, int]]] = {TRAIN: [], EVAL: []}
         """Steps that dead loaders had not finished."""
         self._unfinished: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -90,7 +90,7 @@ class WorkQueue:
                 self._state.reply(peer, instruction)
                 return
 
-    def on_take_item(self, peer: Peer, message: TakeItem) -> None:
+    def on_next_item(self, peer: Peer, message: NextItem) -> None:
         """Register a loader's request for steps of a split; a repeated request gets the same steps."""
         name = self._state.find(message.sender, only="data-loader").name
         requester, item = self._given.get((name, message.split), (None, None))

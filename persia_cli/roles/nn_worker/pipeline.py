@@ -18,7 +18,7 @@ from persia_cli.plan.columns import dense_count, has_query_ids, item_features, l
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.session import CoordinatorSession, IntervalReport
 from persia_cli.wire.client import Client
-from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, PredictSteps, TrainSteps
+from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Halt, PhaseWork, PredictSteps, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Array, BatchId
 from persia_cli.wire.messages import (
@@ -199,8 +199,8 @@ class Pipeline:
                 self._begin(TRAIN, work.first, work.last)
             case EvaluateSteps() | PredictSteps():
                 self._begin(EVAL, work.first, work.last)
-            case Hold():
-                self._session.held(number, self._splits[work.split].permits.pause())
+            case Halt():
+                self._session.halted(number, self._splits[work.split].permits.pause())
                 return False
             case CutShort():
                 # Needed also where all batches were passed on before the hold: the `None` after them came during it.

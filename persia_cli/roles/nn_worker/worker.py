@@ -38,12 +38,11 @@ from persia_cli.training.device import device_of, explained_full_memory, have_ex
 from persia_cli.training.distributed import LOOPBACK, LostRankError, World
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import TRAINING
-from persia_cli.wire.addresses import host_of, interface_of, is_beyond
-from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
+from persia_cli.wire.addresses import host_of, interface_of, is_remote
+from persia_cli.wire.job_messages import Counters, EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import GroupRows
-from persia_cli.wire.reports import Counters
 
 EVAL_STEPS_IN_FLIGHT = 8
 SYNC_STEPS_IN_FLIGHT = 2
@@ -119,7 +118,7 @@ class NNWorker:
         timeout_s = run.cluster.start_timeout_s
         pipeline = self._pipeline
         store = RankStore(self._session, pipeline.call, pipeline.check, timeout_s) if ranks > 1 else None
-        interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
+        interface = interface_of(host_of(self._bind)) if is_remote(self._bind) else LOOPBACK
         try:
             return World(
                 self._session.index,

@@ -64,7 +64,7 @@ def test_work_that_takes_too_long_is_named() -> None:
 def test_a_silent_process_of_this_machine_is_killed_once_and_then_its_supervisor_reports() -> None:
     job, elsewhere = Watched(), Watched()
     own = job.state.origin.process
-    local = ProcessId(own.pid + 1, 5, own.place)
+    local = ProcessId(own.pid + 1, 5, own.domain)
     for each, process in ((job, local), (elsewhere, ProcessId(7, 5, "another place"))):
         each.hello("embedding-server", 0, ProcessId(9))
         each.hello("nn-worker", 0, process)

@@ -10,10 +10,10 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.members import pinning_warnings
 from persia_cli.roles.coordinator.state import GONE_S, JobOrigin, Reply, Signalled
 from persia_cli.version import __version__
-from persia_cli.wire.job_messages import Beat, Change, Death, Fail, Hello, Leave, Ready, TakeItem, Verdict, Welcome
+from persia_cli.wire.job_messages import Beat, Change, Death, Fail, Hello, Leave, NextItem, Ready, Verdict, Welcome
 from persia_cli.wire.message import Message, ProcessId, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack, Refused
-from persia_cli.wire.place import own_place, own_process
+from persia_cli.wire.process import memory_domain, this_process
 from tests.support.coordination import Coordination, event
 from tests.support.runs import make_run
 
@@ -134,7 +134,7 @@ def test_containers_with_the_same_process_number_die_once_each() -> None:
 def test_a_death_is_announced_and_its_steps_are_assigned_again() -> None:
     job = JoiningJob()
     job.start()
-    job.send(job.peer(NAME), TakeItem(Sender(*LOADER, 1), 0))
+    job.send(job.peer(NAME), NextItem(Sender(*LOADER, 1), 0))
     job.die(FIRST)
     job.hello(*LOADER, LATER)
 
@@ -149,7 +149,7 @@ def test_a_death_is_announced_and_its_steps_are_assigned_again() -> None:
     assert changes(1) == (Change(2, *LOADER, FIRST, True, "tcp://h:7"),)
     [recovered] = [each for each in job.events if each["event"] == "recovered"]
     assert (recovered["seconds"], recovered["repeated"]) == (3.0, {"steps": 4})
-    assert isinstance(job.answer(NAME, TakeItem(Sender(*LOADER, 1), 0)), Refused), "from the old process"
+    assert isinstance(job.answer(NAME, NextItem(Sender(*LOADER, 1), 0)), Refused), "from the old process"
 
 
 @pytest.mark.parametrize("other", [LATER, ELSEWHERE])
@@ -209,8 +209,8 @@ def test_pins_of_each_machine_are_compared_by_themselves() -> None:
     ]
     membership = Membership({"nn-worker": 3})
     run = compose_run(words)
-    places = (own_place(), "", "")
-    coordinator = JobOrigin(own_process(), socket.gethostname())
+    places = (memory_domain(), "", "")
+    coordinator = JobOrigin(this_process(), socket.gethostname())
     for rank, (place, host) in enumerate(zip(places, (socket.gethostname(), "far", "far"), strict=True)):
         membership.join("nn-worker", rank, ProcessId(7, 5, place), host, "", 0.0)
         found = [each.partition(", and wait")[0] for each in pinning_warnings(run, membership, coordinator)]

@@ -18,8 +18,8 @@ from persia_cli.wire.job_messages import (
     CutShort,
     Death,
     Done,
-    Held,
-    Hold,
+    Halt,
+    Halted,
     Instruction,
     Next,
     Saved,
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_cannot_be_recorded_as_the_best_is_saved_and_recorded_
     job.begin()
     failed = {"event": "save_failed", "step": 4, "text": "cannot write best.json"}
     job.send(COMMAND, SaveNow())
-    job.send(job.peer(RANK), Held(job.sender(RANK), 2, 4))
+    job.send(job.peer(RANK), Halted(job.sender(RANK), 2, 4))
     job.done()
     job.save(4, SAVED, failed)
     assert job.to(COMMAND) == [SavedNow("run/checkpoints/step-4")]
@@ -215,11 +215,11 @@ def test_a_request_cuts_training_short_at_the_step_that_all_ranks_agree_on() -> 
     assert job.send(asked, Next(job.sender(RANK), 0)) == [Reply(asked, Instruction(1, TrainSteps(0, 4)))]
     asked = job.peer(RANK)
     job.send(asked, Next(job.sender(RANK), 1))
-    assert job.send(COMMAND, SaveNow()) == [Reply(asked, Instruction(2, Hold(TRAIN)))]
+    assert job.send(COMMAND, SaveNow()) == [Reply(asked, Instruction(2, Halt(TRAIN)))]
     asked, held = job.peer(RANK), job.peer(RANK)
     job.send(asked, Next(job.sender(RANK), 2))
     cut = Instruction(3, CutShort(TRAIN, 3))
-    assert job.send(held, Held(job.sender(RANK), 2, 3)) == [Reply(held, Ack()), Reply(asked, cut)]
+    assert job.send(held, Halted(job.sender(RANK), 2, 3)) == [Reply(held, Ack()), Reply(asked, cut)]
     job.done()
     assert job.save(3, SAVED | {"step": 3}).step == 3
     assert job.to(COMMAND) == [SavedNow("run/checkpoints/step-4")]
@@ -232,7 +232,7 @@ def test_a_signal_saves_and_ends_the_job() -> None:
     assert job.signal("SIGTERM") == [
         event(event="ending", signal="SIGTERM", replica="coordinator-0", grace_s=job.state.run.checkpoint.grace_s)
     ]
-    job.send(job.peer(RANK), Held(job.sender(RANK), 2, 2))
+    job.send(job.peer(RANK), Halted(job.sender(RANK), 2, 2))
     job.done()
     task = job.save(2, SAVED | {"step": 2})
     assert task.failure == ""
