@@ -26,7 +26,7 @@ from persia_cli.plan.job import Job, JobPlan
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.claim import WRITER, claim
-from persia_cli.wire.place import own_process
+from persia_cli.wire.process import this_process
 
 JOB = planned.JOB
 ROLES = "roles"
@@ -153,7 +153,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / SECRET_FILE).unlink(missing_ok=True)
     load = plan.job.load and address_of(location_of(plan.job.load))
-    driver = own_process()
+    driver = this_process()
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, driver=driver.pid, driver_began=driver.began)
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:

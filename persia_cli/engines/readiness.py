@@ -71,7 +71,7 @@ def with_dense_fit(plan: JobPlan) -> JobPlan:
     if warm is None or source is None or not warm.dense or find_spec("torch") is None:
         return plan
     changed = plan.run.model_copy(update={"init_from": source.model_copy(update={"path": warm.checkpoint})})
-    (fit,) = ask_torch("persia_cli.rehearsal.initial_weights", [changed])
+    (fit,) = ask_torch("fit", [changed])
     if isinstance(fit, str):
         raise ConfigError(fit)
     fit = msgspec.convert(fit, DenseFit)
@@ -99,7 +99,7 @@ def _takes_torch(run: Run) -> bool:
 
 def _rehearse(runs: Sequence[Run]) -> None:
     """Build and try the networks in another process; raises ConfigError with the first problem."""
-    for refusal in ask_torch("persia_cli.rehearsal.refusal", runs):
+    for refusal in ask_torch("refusal", runs):
         if refusal is not None:
             raise ConfigError(refusal)
 
@@ -113,13 +113,14 @@ def _proposal(memory: int) -> str:
     return f"{memory * 3 // 4 // 2**30}GiB" if memory >= 2**31 else f"{memory * 3 // 4 // 2**20}MiB"
 
 
-def ask_torch(module: str, runs: Sequence[Run]) -> Any:
-    """Run a module on runs and return its JSON output; raises ConfigError if it fails or takes too long."""
+def ask_torch(question: str, runs: Sequence[Run]) -> Any:
+    """Return the JSON answers of `persia_cli.rehearsal.questions`; raises ConfigError if it fails or takes too long."""
     limit_s = runs[0].cluster.start_timeout_s
     given = json.dumps([run.model_dump(mode="json") for run in runs])
     what = f"model.file={runs[0].model.file}" if isinstance(runs[0].model, CustomModel) else "the dense network"
     try:
-        ended = subprocess.run(python_module(module), input=given, capture_output=True, text=True, timeout=limit_s)
+        command = [*python_module("persia_cli.rehearsal.questions"), question]
+        ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"{what}: building it and trying it on two samples took longer than cluster.start_timeout_s={limit_s:g}"

@@ -73,10 +73,10 @@ class RoleOptions(RoleStart):
             raise ConfigError(f"--index {self.index}: a job has one coordinator; use --index 0")
         if self.run_dir is None:
             raise ConfigError("the coordinator needs --run-dir, the folder of its run")
-        check_between_processes(self.coordinator, beyond=True)
+        check_between_processes(self.coordinator, allows_remote=True)
         if self.advertise is not None:
-            check_reachable(self.advertise, beyond=True)
-        check_between_processes(self.listens_at, beyond=True)
+            check_reachable(self.advertise, allows_remote=True)
+        check_between_processes(self.listens_at, allows_remote=True)
         check_free(self.listens_at)
         if self.trusts_network:
             raise ConfigError("--trusted-network: the coordinator knows by cluster.encryption=none; leave it out")

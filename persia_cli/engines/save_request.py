@@ -13,7 +13,7 @@ from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.store.checkpoints.manifest import checkpoints_of
 from persia_cli.wire.job_messages import SavedNow, SaveNow
 from persia_cli.wire.loop import Loop, identity_of
-from persia_cli.wire.place import own_process
+from persia_cli.wire.process import this_process
 from persia_cli.wire.secret import read_secret
 from persia_cli.wire.sockets import Context
 
@@ -34,7 +34,7 @@ class SaveRequest:
         address, secret = _coordinator_of(run_dir)
         self._context = Context(read_secret(secret), trusts_network=True)
         self._loop = Loop(self._context, NAME)
-        client = self._loop.connect(address, "coordinator", identity_of(NAME, own_process()), RETRY_S, ANSWER_S)
+        client = self._loop.connect(address, "coordinator", identity_of(NAME, this_process()), RETRY_S, ANSWER_S)
         client.request(SaveNow(), on_reply=self._receive, waiting_for="a checkpoint")
 
     def _receive(self, answer: SavedNow) -> None:

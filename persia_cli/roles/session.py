@@ -26,25 +26,29 @@ from persia_cli.roles.recording import Recording
 from persia_cli.storage.addresses import local_path
 from persia_cli.store.checkpoints.saved import SavedFile, encode_files
 from persia_cli.version import __version__
-from persia_cli.wire.addresses import is_beyond, placed
+from persia_cli.wire.addresses import is_remote, with_domain
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import (
     REPORTS_AHEAD,
     Beat,
     Change,
+    Counters,
     CutShort,
     Done,
     Fail,
+    Halt,
+    Halted,
     Heartbeat,
-    Held,
     Hello,
-    Hold,
     Instruction,
+    IntervalMetrics,
     Item,
     Leave,
     Next,
+    NextItem,
     PhaseWork,
     Ready,
+    ReplicaUsage,
     Report,
     Saved,
     ScoreCounts,
@@ -53,15 +57,13 @@ from persia_cli.wire.job_messages import (
     Stop,
     StoreCall,
     StoreValue,
-    TakeItem,
     Unreadable,
     Welcome,
 )
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.message import Array, BatchId, Request, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack
-from persia_cli.wire.place import own_process
-from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
+from persia_cli.wire.process import this_process
 from persia_cli.wire.shared_memory import share_memory
 
 log = logging.getLogger(__name__)
@@ -132,7 +134,7 @@ class CoordinatorSession:
         """Report signals to the coordinator; the replica works on until the coordinator ends the job."""
         while self.signals:
             self.is_resumable = self.is_resumable or not self.stop  # one that comes at the end changes nothing
-            leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
+            leave = Leave(self.role, self.index, this_process(), self.signals.popleft(), serves=True)
             self._client.request(leave, waiting_for="the coordinator to note a signal")
 
     @property
@@ -142,7 +144,7 @@ class CoordinatorSession:
 
     @property
     def _identity(self) -> bytes:
-        return identity_of(self.name, own_process())
+        return identity_of(self.name, this_process())
 
     def join(self, own_address: str) -> tuple[Run, Job]:
         """Join the job and wait until all replicas have; return the run and the job.
@@ -153,11 +155,11 @@ class CoordinatorSession:
         hello = Hello(
             role=self.role,
             index=self.index,
-            process=own_process(),
+            process=this_process(),
             host=socket.gethostname(),
             version=__version__,
             protocol=PROTOCOL,
-            address=placed(own_address),
+            address=with_domain(own_address),
         )
         self._client.request(hello, on_reply=welcome.append, waiting_for="a place in the job")
         late_s = time.monotonic() + LATE_S
@@ -220,9 +222,9 @@ class CoordinatorSession:
             raise RoleError(f"{self.name} has not joined the job")
         return self._sender
 
-    def held(self, number: int, step: int) -> None:
+    def halted(self, number: int, step: int) -> None:
         """Report the first step that this rank has not started, as an instruction requested."""
-        self._client.request(Held(self.sender, number, step), waiting_for="the coordinator to choose a last step")
+        self._client.request(Halted(self.sender, number, step), waiting_for="the coordinator to choose a last step")
 
     def done(self, number: int) -> None:
         """Report an instruction as done, after the coordinator has acknowledged all earlier reports."""
@@ -240,7 +242,7 @@ class CoordinatorSession:
 
     def take_item(self, split: int, finished: int, on_item: Callable[[Item], None]) -> None:
         """Request the next work item of a split, and report that the steps before `finished` are done."""
-        self._client.request(TakeItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
+        self._client.request(NextItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
 
     def unreadable(
         self, split: int, step: int, error: str, rows: tuple[int, ...], on_allowed: Callable[[], None]
@@ -284,7 +286,7 @@ class CoordinatorSession:
     def leave(self) -> None:
         """Report to the coordinator, unless it asked this replica to stop, that a signal ends it; best effort."""
         if self.stopped_by and not self._stop_received:
-            self._send_last(Leave(self.role, self.index, own_process(), self.stopped_by, serves=False), LEAVE_S)
+            self._send_last(Leave(self.role, self.index, this_process(), self.stopped_by, serves=False), LEAVE_S)
 
     def _send_last(self, message: Request[Ack], seconds: float) -> None:
         """Send the last message, and wait at most `seconds` for its answer and nothing else."""
@@ -297,7 +299,7 @@ class CoordinatorSession:
         if self._stop_number is None:
             return
         self.end_trace(self.stop_timeout_s)
-        self._send_last(Done(self.sender, self._stop_number, figures=self._usage(self.counters())), FAREWELL_S)
+        self._send_last(Done(self.sender, self._stop_number, usage=self._usage(self.counters())), FAREWELL_S)
 
     def end_trace(self, seconds: float = FAREWELL_S) -> None:
         """Send the rest of the trace, if there is one; best effort, within `seconds`."""
@@ -310,11 +312,11 @@ class CoordinatorSession:
     def _execute(self, instruction: Instruction) -> None:
         log.info("instruction %d: %s", instruction.number, instruction.work)
         if isinstance(instruction.work, Stop):
-            self.is_resumable = instruction.work.goes_on
+            self.is_resumable = instruction.work.is_resumable
             self._stop_received = self.stop = True
             self._stop_number = instruction.number
             return
-        if not isinstance(instruction.work, (Hold, CutShort)):
+        if not isinstance(instruction.work, (Halt, CutShort)):
             self.changes.begin_phase()
         # A phase begins or ends: the record gets the counters of this moment.
         self._beat()
@@ -366,7 +368,7 @@ class PeerRestarts:
         self._lent += self._loop.forget(name, change.process)
         if not change.alive:
             log.info("%s has died; waiting for its new process", name)
-            self._loop.hold(name)
+            self._loop.pause(name)
             return
         log.info("%s has a new process%s", name, f" at {change.address}" if change.address else "")
         self._loop.reconnect(name, change.address)
@@ -451,7 +453,7 @@ def require_folder(run: Run, job: Job, name: str) -> None:
 
 def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
     """Make a replica's loop pass large arrays in shared memory to peers on its machine, if the run allows it."""
-    if not run.cluster.passes_arrays_in_memory or not (coordinator.startswith("ipc://") or is_beyond(coordinator)):
+    if not run.cluster.passes_arrays_in_memory or not (coordinator.startswith("ipc://") or is_remote(coordinator)):
         return
     memory = share_memory()
     if memory is None:

@@ -176,7 +176,7 @@ def _arguments(job: PodJob, role: str) -> list[str]:
 
 
 def _ends_of_coordinator(resumes: bool) -> list[Manifest]:
-    """Return which ends of the coordinator end everything, and which count as none; `goes_on` if its record is kept."""
+    """Return which ends of the coordinator end everything, and which count as none; `resumes` if its record is kept."""
 
     def ended_with(code: int, action: str) -> Manifest:
         return {"action": action, "onExitCodes": {"containerName": COORDINATOR, "operator": "In", "values": [code]}}

@@ -8,7 +8,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.engine import engine_of
-from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.addresses import VARIABLE
 
 
 def test_the_plan(persia) -> None:
