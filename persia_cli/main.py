@@ -22,7 +22,6 @@ from persia_cli.commands import (
     follow,
     keys,
     launch_role,
-    on_host,
     plan,
     predict,
     recipe,
@@ -37,9 +36,8 @@ from persia_cli.commands import (
     trace,
     train,
 )
-from persia_cli.commands.grouped_help import GroupedCommands
-from persia_cli.commands.options import examples
-from persia_cli.commands.output import OUTPUT
+from persia_cli.commands.options import OUTPUT, examples
+from persia_cli.commands.parser import GroupedCommands, as_user_error, refuse_empty
 from persia_cli.engines.output import outlive_readers, require_printed
 from persia_cli.errors import PersiaError
 from persia_cli.version import __version__
@@ -70,7 +68,7 @@ app.command(epilog=dashboard.EXAMPLES)(dashboard.dashboard)
 app.command(epilog=trace.EXAMPLES)(trace.trace)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
-app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
+app.command("on-host", hidden=True, epilog=drive.ON_HOST_EXAMPLES)(drive.on_host)
 app.command(hidden=True, epilog=drive.EXAMPLES)(drive.drive)
 app.add_typer(runs.app, name="runs")
 app.add_typer(checkpoint.app, name="checkpoint")
@@ -118,21 +116,15 @@ def main() -> None:
     arguments = [_at_home(argument) for argument in _options_first(sys.argv[1:])]
     OUTPUT.as_json = "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
     try:
-        if any(not word or word.endswith("=") for word in arguments):
-            from persia_cli.commands.usage import refuse_empty
-
-            refuse_empty(arguments)
+        refuse_empty(arguments)
         code = _run(arguments)
         require_printed()
     except Exception as error:
         if _comes_of_interrupt(error):
             raise KeyboardInterrupt from error
         from persia_cli.commands.screen import report_failure
-        from persia_cli.commands.usage import in_our_words
 
-        error = in_our_words(error)
-
-        code = report_failure(error, debug="--debug" in arguments)
+        code = report_failure(as_user_error(error), debug="--debug" in arguments)
     _end(code)
 
 

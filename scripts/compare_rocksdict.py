@@ -20,7 +20,7 @@ from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import GroupSpec, RowOptimizer, TableSpec, table_salt
 
 WIDTH = 32
-"""Words of a row of dim 16 with Adagrad."""
+"""Overrides of a row of dim 16 with Adagrad."""
 AT_ONCE = 4096
 Keys = NDArray[np.uint64]
 

@@ -34,7 +34,7 @@ from persia_cli.bench.machine import this_machine
 from persia_cli.bench.result import Result
 from persia_cli.commands.bench_views import noting, warn_of_others
 from persia_cli.commands.screen import labelled, out, report_failure, say
-from persia_cli.commands.screen_tables import columns, print_rows
+from persia_cli.commands.tables import columns, print_table
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
@@ -153,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
     labelled(out(), "machine", machine.processor)
     labelled(out(), "versions", f"Python {machine.python}, {libraries}")
     labelled(out(), "measured", f"{chosen.rounds} alternating rounds of {chosen.steps} steps; medians")
-    print_rows(out(), rich_table(rows))
+    print_table(out(), rich_table(rows))
     for line in markdown(rows):
         say(out(), line)
     warn_of_others([row.result for row in rows])

@@ -40,7 +40,7 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, str, str]]:
         for name in each.opts
         if each.param_type_name == "option" and name.startswith("--") and not each.hidden
     ]
-    yield path, str(arguments.index("words")) if "words" in arguments else "", " ".join(options)
+    yield path, str(arguments.index("overrides")) if "overrides" in arguments else "", " ".join(options)
     for name, below in getattr(command, "commands", {}).items():
         if not below.hidden:
             yield from _commands(f"{path} {name}", below)

@@ -34,9 +34,9 @@ class ChildCommand:
     The kernel kills it when the thread that started it ends, so each has its own thread.
     """
 
-    def __init__(self, words: list[str], signals: Sequence[signal.Signals] = AT_ONCE) -> None:
-        """Start `persia WORDS`, which these signals end, one after another."""
-        self._command = [*python_module("persia_cli"), "--log-format", "json", *map(str, words)]
+    def __init__(self, arguments: list[str], signals: Sequence[signal.Signals] = AT_ONCE) -> None:
+        """Start `persia ARGUMENTS`, which these signals end, one after another."""
+        self._command = [*python_module("persia_cli"), "--log-format", "json", *map(str, arguments)]
         self._signals = signals
         self._lines: SimpleQueue[Line | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None

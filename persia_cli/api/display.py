@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from persia_cli.commands.progress import evaluation_notice, notice_of, progress_parts, training_parts
-from persia_cli.commands.progress_bar import ProgressBar
+from persia_cli.commands.progress import ProgressBar, evaluation_notice, notice_of, progress_parts, training_parts
 from persia_cli.commands.screen import err, labelled, say
 
 Line = dict[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.api.lines import Callback, Callbacks
-from persia_cli.api.run import RunFolder, option_words, run_command
+from persia_cli.api.run import RunFolder, options_of, run_command
 from persia_cli.api.tables import frame_of, paths_of, scratch, write_table
 from persia_cli.errors import UserError, count
 from persia_cli.storage.addresses import local_path
@@ -18,7 +18,7 @@ Conf = str | os.PathLike[str] | Mapping[str, Any]
 
 def train(
     conf: Conf = "base",
-    *words: str,
+    *overrides: str,
     data: Any = None,
     folder: str | os.PathLike[str] | None = None,
     on_metrics: Callback = None,
@@ -28,16 +28,18 @@ def train(
 ) -> RunFolder:
     """Train a model in a child process and return its run.
 
-    `conf` is the name of a configuration, the path of a YAML file, or a dict of what differs from base. `words` are
-    settings as on the command line. `data`, a DataFrame, a pyarrow.Table or a path, replaces `dataset.path`. The
+    `conf` is the name of a configuration, the path of a YAML file, or a dict of what differs from base. `overrides`
+    are settings as on the command line. `data`, a DataFrame, a pyarrow.Table or a path, replaces `dataset.path`. The
     functions get an object with the keys of a line as attributes, and a method `stop`; they run in `wait`.
 
     Raises PersiaError with the sentence and the exit code of the command line.
     """
     run = RunFolder(_claimed(conf, folder))
     try:
-        chosen = _words(conf, words, data, run.folder)
-        run.start(["train", *chosen, "--run-dir", str(run.folder)], Callbacks(on_metrics, on_evaluation, on_checkpoint))
+        arguments = _arguments(conf, overrides, data, run.folder)
+        run.start(
+            ["train", *arguments, "--run-dir", str(run.folder)], Callbacks(on_metrics, on_evaluation, on_checkpoint)
+        )
     except BaseException:
         run.clean_up()
         raise
@@ -65,19 +67,19 @@ class FinishedSweep:
     @property
     def runs(self) -> list[RunFolder]:
         """The runs of the points that have begun, in the order of `points`."""
-        folders = [self.folder / str(place) for place in self.points["run_dir"]]
+        folders = [self.folder / str(name) for name in self.points["run_dir"]]
         return [run for run in map(RunFolder, folders) if run.has_begun]
 
 
-def sweep(conf: str | os.PathLike[str] | None = None, *words: str, **options: Any) -> FinishedSweep:
+def sweep(conf: str | os.PathLike[str] | None = None, *overrides: str, **options: Any) -> FinishedSweep:
     """Train every combination of values, as `persia sweep` does; options are its own, such as `jobs=2` or `resume`.
 
     Raises PersiaError if it is refused; a point that fails has its error in the results.
     """
     if options.get("dry_run"):
         raise UserError("dry_run leaves no results to return; run persia sweep --dry-run")
-    given = ["sweep", *([] if conf is None else _conf_words(conf)), *words, "--json", *option_words(options)]
-    command, _ = run_command(given, (0, 1), is_short=False)
+    arguments = [*([] if conf is None else [_conf_argument(conf)]), *overrides, "--json", *options_of(options)]
+    command, _ = run_command(["sweep", *arguments], (0, 1), is_short=False)
     folder = Path(json.loads(command.output)["folder"])
     return FinishedSweep(folder, _read_csv(folder / "results.csv"), _read_csv(folder / "settings.csv"))
 
@@ -91,7 +93,7 @@ def recommend(run: RunFolder | str | os.PathLike[str], users: Any, top: int = 10
         if len(paths) != 1:
             raise UserError(f"users: expected a path or a table, not {count(len(paths), 'path')}; give their folder")
         output = place / "lists.parquet"
-        given = option_words({"users": paths[0], "top": top, "output": output, **options})
+        given = options_of({"users": paths[0], "top": top, "output": output, **options})
         run_command(["recommend", str(folder), *given])
         return pq.read_table(output)
 
@@ -108,7 +110,7 @@ def _claimed(conf: Conf, folder: str | os.PathLike[str] | None) -> Path:
     return claim_folder(timed(Path("runs"), f"{'base' if '=' in name else name}-"))
 
 
-def _words(conf: Conf, words: tuple[str, ...], data: Any, place: Path) -> list[str]:
+def _arguments(conf: Conf, overrides: tuple[str, ...], data: Any, folder: Path) -> list[str]:
     """Return the settings of a training; a configuration and data in memory are written to its run directory."""
     from persia_cli.config.available import groups
     from persia_cli.config.overrides import quoted
@@ -117,32 +119,32 @@ def _words(conf: Conf, words: tuple[str, ...], data: Any, place: Path) -> list[s
     path = None
     if data is not None:
         is_path = isinstance(data, str | os.PathLike)
-        path = os.fspath(data) if is_path else write_table(data, place / GIVEN / "data.parquet")
+        path = os.fspath(data) if is_path else write_table(data, folder / GIVEN / "data.parquet")
     if isinstance(conf, Mapping):
         chosen = {key: value for key, value in conf.items() if key in groups() and isinstance(value, str)}
         whole = {"defaults": ["base", "_self_"], **{key: conf[key] for key in conf if key not in chosen}}
         if path is not None:
             whole["dataset"] = {**whole.get("dataset", {}), "path": path}
-        path = _written(whole, place / GIVEN / f"{whole.get('name', 'run')}.yaml")
-        return [f"conf={path}", *(f"{key}={value}" for key, value in chosen.items()), *words]
+        path = _written(whole, folder / GIVEN / f"{whole.get('name', 'run')}.yaml")
+        return [f"conf={path}", *(f"{key}={value}" for key, value in chosen.items()), *overrides]
     of_data = [f"dataset.path={quoted(path)}", "dataset.generator=null", "dataset.recipe=null"] if path else []
-    return [*_conf_words(conf), *of_data, *words]
+    return [_conf_argument(conf), *of_data, *overrides]
 
 
-def _conf_words(conf: str | os.PathLike[str]) -> list[str]:
-    """Return a configuration, or a setting in its place, as a word of the command line."""
+def _conf_argument(conf: str | os.PathLike[str]) -> str:
+    """Return a configuration, or a setting in its place, as an argument."""
     if not isinstance(conf, str | os.PathLike):
         raise UserError("a sweep takes the name or the path of a configuration, so that it can be resumed")
     text = os.fspath(conf)
-    return [text if "=" in text and not Path(text).is_file() else f"conf={text}"]
+    return text if "=" in text and not Path(text).is_file() else f"conf={text}"
 
 
 def _plain(value: Any) -> Any:
     """Return a value as YAML has it: NumPy's numbers and arrays, and paths, as Python's own."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.tolist() if hasattr(value, "tolist") else value

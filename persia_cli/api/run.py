@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from persia_cli.api.child import LEAVING, SAVING, STOPPED, ChildCommand
+from persia_cli.api.child import LEAVING, SAVING, ChildCommand
 from persia_cli.api.lines import Callback, Callbacks, JournalLine
 from persia_cli.api.tables import frame_of, paths_of, scratch
 from persia_cli.errors import UserError
@@ -20,6 +20,8 @@ class RunFolder:
         """The run directory."""
         self._job: ChildCommand | None = None
         self._callbacks = Callbacks()
+        self._stopping: Any = None
+        """The job that was asked to stop, whose command to do so may still run."""
         self._since = 0.0
         """Time of the last line of metrics before the job, which reports earlier ones again."""
 
@@ -62,7 +64,7 @@ class RunFolder:
 
         return frame_of([asdict(table) for table in describe_checkpoint(self.folder).tables])
 
-    def start(self, words: Sequence[str], callbacks: Callbacks) -> None:
+    def start(self, arguments: Sequence[str], callbacks: Callbacks) -> None:
         """Start a command that trains the run; `wait` shows it."""
         from persia_cli.observe.journal import METRICS, read_journal
 
@@ -70,7 +72,7 @@ class RunFolder:
             raise UserError(f"the job of {self.folder} still runs; wait() for it, or stop() it")
         self._since = max((line["time"] for line in read_journal(self.folder / METRICS)), default=0.0)
         self._callbacks = callbacks
-        self._job = ChildCommand(list(words), SAVING)
+        self._job = ChildCommand(list(arguments), SAVING)
 
     def wait(self) -> "RunFolder":
         """Show the job until it has ended, and call the functions for its metrics, evaluations and checkpoints.
@@ -117,13 +119,20 @@ class RunFolder:
         if self._job is not None and self._job.runs and not self._has_driver:
             self._job.stop()
         else:
-            run_command(["stop", str(self.folder)], (0, *STOPPED))
+            from persia_cli.jobs.ended import OrderlyEndError
+            from persia_cli.jobs.follow import stop
+
+            with suppress(OrderlyEndError):  # as it should
+                stop(self.folder, at_once=False)
 
     def _ask_to_stop(self) -> None:
         """Do the same without waiting."""
         if self._job is not None and self._has_driver:
+            from persia_cli.jobs.follow import job_of
+
             self._job.stopped = True
-            ChildCommand(["stop", str(self.folder)])
+            self._stopping = job_of(self.folder)
+            self._stopping.stop(at_once=False)
         elif self._job is not None:
             self._job.ask_to_stop()
 
@@ -137,34 +146,34 @@ class RunFolder:
 
     def resume(
         self,
-        *words: str,
+        *overrides: str,
         on_metrics: Callback = None,
         on_evaluation: Callback = None,
         on_checkpoint: Callback = None,
         wait: bool = True,
     ) -> "RunFolder":
-        """Go on with the training from the newest checkpoint; `words` are settings, such as `train.epochs=3`."""
+        """Go on with the training from the newest checkpoint; `overrides` are settings, such as `train.epochs=3`."""
         callbacks = Callbacks(on_metrics, on_evaluation, on_checkpoint)
-        self.start(["resume", str(self.folder), *words], callbacks)
+        self.start(["resume", str(self.folder), *overrides], callbacks)
         return self.wait() if wait else self
 
-    def evaluate(self, data: Any = None, *words: str, test: bool = False, step: int | None = None) -> JournalLine:
+    def evaluate(self, data: Any = None, *overrides: str, test: bool = False, step: int | None = None) -> JournalLine:
         """Return the metrics of the saved model on data: paths or a table, by default the evaluation samples."""
         with paths_of([] if data is None else data, self.folder) as paths:
-            options = option_words({"data": paths, "test": test, "step": step})
-            reported = run_command(["eval", str(self.folder), *words, *options])[1]
+            options = options_of({"data": paths, "test": test, "step": step})
+            reported = run_command(["eval", str(self.folder), *overrides, *options])[1]
         return JournalLine([line for line in reported if line.get("event") == "metrics"][-1])
 
     def predict(
-        self, data: Any, *words: str, keep: str | Sequence[str] = (), logits: bool = False, step: int | None = None
+        self, data: Any, *overrides: str, keep: str | Sequence[str] = (), logits: bool = False, step: int | None = None
     ) -> Any:
         """Return the probabilities of each row of the data, paths or a table, as a pyarrow.Table."""
         import pyarrow.parquet as pq
 
         with paths_of(data, self.folder) as paths, scratch(self.folder) as place:
             output = place / "scores.parquet"
-            options = option_words({"output": output, "keep": keep, "logits": logits, "step": step})
-            run_command(["predict", str(self.folder), *paths, *words, *options])
+            options = options_of({"output": output, "keep": keep, "logits": logits, "step": step})
+            run_command(["predict", str(self.folder), *paths, *overrides, *options])
             return pq.read_table(output)
 
     def rows(self, table: str, ids: Sequence[Any]) -> Any:
@@ -180,27 +189,28 @@ class RunFolder:
 
     def export(self, folder: str | Path, **options: Any) -> Path:
         """Export the saved model for serving, as `persia export` does; options are its own, such as `rows="int8"`."""
-        run_command(["export", str(self.folder), "-o", str(folder), *option_words(options)])
+        run_command(["export", str(self.folder), "-o", str(folder), *options_of(options)])
         return Path(folder)
 
     def report(self) -> Path:
         """Write the page about the run, and return where it is."""
-        run_command(["report", str(self.folder)])
-        return self.folder / "report.html"
+        from persia_cli.jobs.report import write_report
+
+        return write_report(self.folder).path
 
 
-def option_words(options: dict[str, Any]) -> list[str]:
+def options_of(options: dict[str, Any]) -> list[str]:
     """Return keywords as options of a command: `limit_s=60` is `--limit-s 60`, and `prune=True` is `--prune`."""
-    words: list[str] = []
+    arguments: list[str] = []
     for key, value in options.items():
         name = f"--{key.replace('_', '-')}"
-        for each in value if isinstance(value, list | tuple) else [value]:
-            words += [] if each is None or each is False else [name] if each is True else [name, str(each)]
-    return words
+        for item in value if isinstance(value, list | tuple) else [value]:
+            arguments += [] if item is None or item is False else [name] if item is True else [name, str(item)]
+    return arguments
 
 
 def run_command(
-    words: list[str], codes: Sequence[int] = (0,), is_short: bool = True
+    arguments: list[str], codes: Sequence[int] = (0,), is_short: bool = True
 ) -> tuple[ChildCommand, list[dict[str, Any]]]:
     """Run a command to its end, and return it and what it has reported.
 
@@ -208,7 +218,7 @@ def run_command(
     """
     from persia_cli.api.display import Display
 
-    command, reported = ChildCommand(words), []
+    command, reported = ChildCommand(arguments), []
     with Display(is_short) as display:
         try:
             for line in command:

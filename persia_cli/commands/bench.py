@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from persia_cli.commands import costs
-from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
@@ -63,7 +63,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
 @app.command(epilog=THROUGHPUT_EXAMPLES)
 def throughput(
-    words: Words = None,
+    overrides: Overrides = None,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Steps to measure; of a turn with --compare.", show_default="200, 48"),
@@ -95,10 +95,11 @@ def throughput(
     """
     from persia_cli.bench.throughput import measure
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import out, say
+    from persia_cli.jobs.plan import settled_run
 
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     if baselines is not None:
         steps, rounds, ring = (8, 1, 4) if quick else (steps or 48, rounds, ring)
         _compare(run, baselines.split(","), source, steps, rounds, ring, quick, as_json)
@@ -130,7 +131,7 @@ def _compare(
     from persia_cli.bench.compare import Source, compare
     from persia_cli.bench.machine import this_machine
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.describe import warn_of_slow_precision
+    from persia_cli.commands.job_view import warn_of_slow_precision
     from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.errors import UserError
 
@@ -151,7 +152,7 @@ def _compare(
 
 @app.command(epilog=MODES_EXAMPLES)
 def modes(
-    words: Words = None,
+    overrides: Overrides = None,
     delay_ms: Annotated[
         float, typer.Option("--delay-ms", min=0, help="One-way delay of every embedding message, in milliseconds.")
     ] = 5.0,
@@ -189,16 +190,17 @@ def modes(
     from persia_cli.bench.modes import links_between_hosts, measure_modes
     from persia_cli.bench.modes_picture import draw_modes
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.errors import UserError
+    from persia_cli.jobs.plan import settled_run
 
     if mbit is not None and mbit <= 0:
         raise UserError(f"--mbit={mbit:g}: a link has a bandwidth above 0 Mbit/s; leave it out for no limit")
     if hosts and mbit is not None:
         raise UserError(f"--mbit={mbit:g}: --hosts measures with its own bandwidths; leave one of the two out")
     _require_picture(plot)
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     links = links_between_hosts(delay_ms) if hosts else [NetworkLink(delay_ms, math.inf if mbit is None else mbit)]
     steps, rounds = (20, 1) if quick else (steps, rounds)
     results = measure_modes(run, links, steps, rounds, views.noting(as_json))
@@ -217,7 +219,7 @@ def modes(
 
 @app.command(epilog=TIER_EXAMPLES)
 def tier(
-    words: Words = None,
+    overrides: Overrides = None,
     steps: TurnSteps = 400,
     rounds: Rounds = 5,
     ring: Annotated[int, typer.Option("--ring", min=1, help="Batches that repeat from memory.")] = 64,
@@ -229,10 +231,11 @@ def tier(
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.tier import measure_tier
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose
+    from persia_cli.jobs.plan import settled_run
 
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     steps, rounds, ring = (20, 1, 4) if quick else (steps, rounds, ring)
     result = measure_tier(run, steps, rounds, ring, views.noting(as_json))
     if as_json:
@@ -245,7 +248,7 @@ def tier(
 
 @app.command(epilog=CAPACITY_EXAMPLES)
 def capacity(
-    words: Words = None,
+    overrides: Overrides = None,
     sizes: Annotated[
         str, typer.Option("--sizes", metavar="SIZES", help="Parameters (ids times dim), with K, M, B or T.")
     ] = "10M,1B,100B,10T,100T",
@@ -266,13 +269,13 @@ def capacity(
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.sizes import parse_sizes
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.bench_size_views import show_capacity
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose
+    from persia_cli.jobs.plan import settled_run
 
     parsed = parse_sizes(sizes)
     _require_picture(plot)
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     steps, rounds = (20, 1) if quick else (steps, rounds)
     result = measure_capacity(run, parsed, steps, rounds, views.noting(as_json))
     if plot is not None:
@@ -282,7 +285,7 @@ def capacity(
         views.print_json("capacity", [result], quick, run)
         return
     labelled(out(), "machine", this_machine().processor)
-    show_capacity(result)
+    views.show_capacity(result)
     if plot is not None:
         labelled(err(), "picture", str(plot))
     propose(err(), "persia bench scaling conf=criteo train.batch_size=4096")
@@ -290,7 +293,7 @@ def capacity(
 
 @app.command(epilog=SCALING_EXAMPLES)
 def scaling(
-    words: Words = None,
+    overrides: Overrides = None,
     most: Annotated[
         int, typer.Option("--most", metavar="N", min=2, max=64, help="Most replicas of a role, from 1 in doubles.")
     ] = 2,
@@ -306,12 +309,12 @@ def scaling(
     from persia_cli.bench.scaling import measure_scaling
     from persia_cli.bench.scaling_picture import draw_scaling
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.bench_size_views import show_scaling
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose
+    from persia_cli.jobs.plan import settled_run
 
     _require_picture(plot)
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     steps, rounds = (20, 1) if quick else (steps, rounds)
     results = list(measure_scaling(run, most, steps, rounds, views.noting(as_json)))
     if plot is not None:
@@ -320,7 +323,7 @@ def scaling(
         views.print_json("scaling", results, quick, run)
         return
     labelled(out(), "machine", this_machine().processor)
-    show_scaling(run, results, this_machine().cores)
+    views.show_scaling(run, results, this_machine().cores)
     if plot is not None:
         labelled(err(), "picture", str(plot))
     propose(err(), "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad")

@@ -50,14 +50,14 @@ def ls(run: RunDir, as_json: AsJson = False) -> None:
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.observe.history import CONFIG
 
-    found = list_checkpoints(run)
+    listed = list_checkpoints(run)
     if as_json:
-        say_json(asdict(found))
+        say_json(asdict(listed))
         return
-    show_list(out(), err(), found)
-    if found.without_manifest or any(each.damage for each in found.checkpoints):
+    show_list(out(), err(), listed)
+    if listed.without_manifest or any(checkpoint.damage for checkpoint in listed.checkpoints):
         propose(err(), f"persia checkpoint verify {shlex.quote(str(run))}")
-    elif found.checkpoints or found.elsewhere:
+    elif listed.checkpoints or listed.elsewhere:
         propose(err(), f"persia resume {shlex.quote(str(run))} --dry-run")
     else:
         propose(err(), f"persia train conf={shlex.quote(str(run / CONFIG))} checkpoint.every_steps=1000")
@@ -78,14 +78,14 @@ def verify(folder: Source, as_json: AsJson = False) -> None:
     source = location_of(folder)
     checkpoints, run_dir, of_run = checkpoints_in(source)
     with verifying(err()) as progress:
-        found = [verify_checkpoint(each, progress) for each in checkpoints]
-    flaws = [*of_run, *(flaw for each in found for flaw in each.flaws)]
+        verified = [verify_checkpoint(checked, progress) for checked in checkpoints]
+    flaws = [*of_run, *(flaw for checked in verified for flaw in checked.flaws)]
     if as_json:
-        say_json({"sound": not flaws, "flaws": of_run, "checkpoints": [asdict(each) for each in found]})
+        say_json({"sound": not flaws, "flaws": of_run, "checkpoints": [asdict(checked) for checked in verified]})
     else:
-        show_verification(out(), err(), found, of_run)
+        show_verification(out(), err(), verified, of_run)
     if flaws:
-        sound = [each.path for each in found if not each.flaws]
+        sound = [checked.path for checked in verified if not checked.flaws]
         advice = f"the newest without one is {sound[-1]}" if sound else "go on from a checkpoint without one"
         raise CheckpointError(f"{source} has {count(len(flaws), 'flaw')}; {advice}")
     if not as_json:
@@ -104,16 +104,16 @@ def show(folder: Source, as_json: AsJson = False) -> None:
     from dataclasses import asdict
 
     from persia_cli.checkpoint.description import describe_checkpoint
-    from persia_cli.commands.checkpoint_content_view import show_description
+    from persia_cli.commands.checkpoint_view import show_description
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.storage.locations import location_of
 
-    found = describe_checkpoint(location_of(folder))
+    content = describe_checkpoint(location_of(folder))
     if as_json:
-        say_json(asdict(found))
+        say_json(asdict(content))
         return
-    show_description(out(), found)
-    propose(err(), f"persia checkpoint verify {shlex.quote(found.path)}")
+    show_description(out(), content)
+    propose(err(), f"persia checkpoint verify {shlex.quote(content.path)}")
 
 
 @app.command(epilog=examples(*EXPORT))
@@ -132,7 +132,7 @@ def export(
 
     from persia_cli.checkpoint.description import groups_of
     from persia_cli.checkpoint.export import export_table, require_exportable
-    from persia_cli.commands.progress_bar import counting
+    from persia_cli.commands.progress import counting
     from persia_cli.commands.screen import err, labelled, propose
     from persia_cli.errors import count
     from persia_cli.observe.saved_run import locate_model
@@ -145,7 +145,7 @@ def export(
     with counting(err(), "exporting", "rows") as progress:
         rows = export_table(checkpoint, manifest, table, output, state, last_used, progress)
     group = groups_of(manifest).get(table)
-    if group and next(each for each in group.tables if each.name == table).rounds:
+    if group and next(spec for spec in group.tables if spec.name == table).rounds:
         labelled(
             err(), "note", f"{table} is a hash stack: these are its shared rows, of which an id is the sum of a few"
         )

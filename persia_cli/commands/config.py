@@ -1,11 +1,11 @@
 """`persia config`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 
 SHOW = (
     "persia config show conf=criteo",
@@ -28,13 +28,13 @@ app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=E
 
 
 @app.command(epilog=examples(*SHOW))
-def show(words: Words = None, conf_dir: ConfDir = None) -> None:
+def show(overrides: Overrides = None, conf_dir: ConfDir = None) -> None:
     """Print the complete configuration that these arguments result in, as YAML."""
     from persia_cli.commands.screen import out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import to_yaml
 
-    text = to_yaml(compose_run(words or [], conf_dir or []))
+    text = to_yaml(compose_run(overrides or [], conf_dir or []))
     if out().is_terminal:
         from rich.syntax import Syntax
 
@@ -45,7 +45,7 @@ def show(words: Words = None, conf_dir: ConfDir = None) -> None:
 
 @app.command(epilog=examples(*MODEL))
 def model(
-    words: Words = None,
+    overrides: Overrides = None,
     conf_dir: ConfDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,14 +54,15 @@ def model(
     Also the memory that it takes in each NN worker while it trains, besides what forward keeps.
     """
 
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, say_json, size
-    from persia_cli.commands.screen_tables import columns, print_rows
+    from persia_cli.commands.tables import columns, print_table
     from persia_cli.engines.readiness import ask_torch
     from persia_cli.errors import ConfigError
+    from persia_cli.jobs.plan import settled_run
     from persia_cli.plan.dense import dense_bytes
 
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     [found] = ask_torch("summary", [run])
     if isinstance(found, str):
         raise ConfigError(found)
@@ -79,7 +80,7 @@ def model(
         output = "-" if layer["output"] is None else " x ".join(map(str, layer["output"]))
         table.add_row(layer["layer"], layer["kind"], output, f"{layer['parameters']:,}")
     table.add_row("all", "", "", f"{total:,}", style="bold")
-    print_rows(out(), table)
+    print_table(out(), table)
     labelled(err(), "model", f"{run.model.kind}; rows of the embedding tables are not among these parameters")
     labelled(
         err(),
@@ -113,26 +114,28 @@ def list_(
     from persia_cli.config import available
 
     if prefix is not None:
-        _list_keys(prefix)
+        from persia_cli.commands.config_view import list_keys
+
+        list_keys(prefix)
         return
     folders = conf_dir or []
-    words = {f"conf={name}": file for name, file in available.primaries(folders).items()}
+    files = {f"conf={name}": file for name, file in available.primaries(folders).items()}
     for group, options in available.groups(folders).items():
-        words |= {f"{group}={name}": file for name, file in options.items()}
-    pairs(out(), {word: _first_comment(file) for word, file in words.items()})
+        files |= {f"{group}={name}": file for name, file in options.items()}
+    pairs(out(), {choice: _first_comment(file) for choice, file in files.items()})
 
 
 @app.command(epilog=examples(*EXPLAIN))
 def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, such as train.batch_size.", show_default=False)],
-    words: Words = None,
+    overrides: Overrides = None,
     conf_dir: ConfDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a key: its meaning, type and default, an example, and the file or argument that sets it."""
-    from persia_cli.commands.explained_key import explain_key
+    from persia_cli.commands.config_view import explain_key
 
-    explain_key(key, words or [], conf_dir or [], as_json)
+    explain_key(key, overrides or [], conf_dir or [], as_json)
 
 
 @app.command(epilog=examples(SCHEMA))
@@ -147,39 +150,6 @@ def schema() -> None:
     from persia_cli.config.json_schema import file_schema
 
     say(out(), json.dumps(file_schema(), indent=2))
-
-
-def _list_keys(prefix: str) -> None:
-    """List the keys of a prefix; raises UserError, with a similar key, if none begins with it."""
-    from persia_cli.commands.screen import out, pairs
-    from persia_cli.config.expected import field_default, field_expectation, keys, kinds, nodes
-    from persia_cli.config.explain import did_you_mean, nearest
-    from persia_cli.config.schema import Run
-    from persia_cli.errors import UserError
-
-    # Kinds by text by key: a key of several kinds may have several meanings.
-    lines: dict[str, dict[str, list[str]]] = {}
-    known: dict[str, Any] = {}
-    for key, field in keys(Run, members=True):
-        known[key] = field
-        if key == prefix or key.startswith((f"{prefix}.", f"{prefix}[")):
-            meaning = " ".join((field.description or "").split())
-            text = f"{meaning} ({field_expectation(field)}{field_default(field)})"
-            above, _, name = key.rpartition(".")
-            owners = nodes(known[above].annotation) if above in known and name != "kind" else []
-            own = [kind for node in owners if node.model_fields.get(name) is field for kind in kinds(node)]
-            lines.setdefault(key, {}).setdefault(text, []).extend(own)
-    if not lines:
-        right = nearest(prefix, list(known)) or next((key for key in known if key.rpartition(".")[2] == prefix), None)
-        raise UserError(f"persia config list {prefix}: no key begins with this{did_you_mean(right)}")
-    pairs(out(), {key: _by_kind(texts) for key, texts in lines.items()})
-
-
-def _by_kind(texts: dict[str, list[str]]) -> str:
-    """Return the meanings of a key, of several each after its kinds."""
-    if len(texts) == 1 or not all(texts.values()):
-        return " | ".join(texts)
-    return " | ".join(f"{'/'.join(dict.fromkeys(kinds))}: {text}" for text, kinds in texts.items())
 
 
 def _first_comment(file: Path) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from persia_cli.commands.screen import err, labelled, out, size
-from persia_cli.commands.screen_tables import columns, print_rows
+from persia_cli.commands.tables import columns, print_table
 from persia_cli.cost.check import BAR, Checked
 from persia_cli.cost.measurements import Measurements
 from persia_cli.cost.model import TERMS
@@ -19,15 +19,15 @@ def show_costs(path: Path, measured: Measurements) -> None:
     """Print the CPU time of each role in the measured steps, and the fitted costs."""
     labelled(out(), "machine", measured.machine.processor)
     table = columns("configuration", *(f"{role} ms" for role in TERMS), "samples/s", "others' cores")
-    for each in measured.steps:
-        cpu = [f"{each.cpu_s[role] * 1e3:.2f}" for role in TERMS]
-        table.add_row(each.name, *cpu, f"{each.samples_per_s:,.0f}", f"{each.busy_cores:.1f}")
-    print_rows(out(), table)
+    for step in measured.steps:
+        cpu = [f"{step.cpu_s[role] * 1e3:.2f}" for role in TERMS]
+        table.add_row(step.name, *cpu, f"{step.samples_per_s:,.0f}", f"{step.busy_cores:.1f}")
+    print_table(out(), table)
     table = columns("cost", "ns")
     for role, costs in measured.costs().items():
         for term, seconds in costs.items():
             table.add_row(f"{role}, each of {term.replace('_', ' ')}", f"{seconds * 1e9:.4g}")
-    print_rows(out(), table)
+    print_table(out(), table)
     labelled(err(), "written", str(path))
 
 
@@ -39,15 +39,19 @@ def show_check(checked: Sequence[Checked]) -> None:
         *("samples/s", "predicted samples/s", "speed error"),
         "others' cores",
     )
-    for each in checked:
+    for case in checked:
         table.add_row(
-            each.name,
-            *(f"{each.measured_cpu:.1f}", f"{each.predicted_cpu:.1f}", f"{each.cpu_error:+.0%}"),
-            *(f"{each.measured_speed:,.0f}", f"{each.predicted_speed:,.0f}", f"{each.speed_error:+.0%}"),
-            f"{each.busy_cores:.1f}",
+            case.name,
+            *(f"{case.measured_cpu:.1f}", f"{case.predicted_cpu:.1f}", f"{case.cpu_error:+.0%}"),
+            *(
+                f"{case.measured_speed:,.0f}",
+                f"{case.predicted_speed:,.0f}",
+                f"{case.speed_error:+.0%}",
+            ),
+            f"{case.busy_cores:.1f}",
         )
-    print_rows(out(), table)
-    accurate = sum(each.is_accurate for each in checked)
+    print_table(out(), table)
+    accurate = sum(case.is_accurate for case in checked)
     labelled(out(), "check", f"{accurate} of {len(checked)} predictions are within {BAR:.0%}")
 
 
@@ -71,7 +75,7 @@ def show_plan(plan: Prediction, costs: Path) -> None:
     for role in plan.roles:
         needed = "" if role.needed is None else f"{role.needed:,}"
         table.add_row(role.role, f"{role.replicas:,}", f"{role.cpu_us:.2f}", f"{role.limit:,.0f}", needed)
-    print_rows(out(), table)
+    print_table(out(), table)
     table = columns("machines", "there", "needed", "cores used", "memory used", "Gbit/s in", "Gbit/s out", "price/h")
     for kind in plan.machines:
         table.add_row(
@@ -80,7 +84,7 @@ def show_plan(plan: Prediction, costs: Path) -> None:
             *(f"{kind.received_gbit:.2f}", f"{kind.sent_gbit:.2f}"),
             "" if kind.price_per_hour is None else f"{kind.price_per_hour:,.2f}",
         )
-    print_rows(out(), table)
+    print_table(out(), table)
     for kind in plan.machines:
         if not kind.fits:
             text = f"rows do not fit the memory of {kind.count:,} {kind.name}: {kind.needed:,} are needed (predicted)"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 
 EXAMPLES = examples(
     "persia bench costs conf=criteo                  # then persia plan conf=criteo",
@@ -15,7 +15,7 @@ EXAMPLES = examples(
 
 
 def costs(
-    words: Words = None,
+    overrides: Overrides = None,
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="File of the measurements, in JSON.")
     ] = Path("costs.json"),
@@ -35,27 +35,34 @@ def costs(
     from persia_cli.bench.machine import BUSY
     from persia_cli.commands.bench_views import noting
     from persia_cli.commands.cost_views import show_check, show_costs
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, paragraph, propose, say_json
     from persia_cli.cost import check as checks
     from persia_cli.cost.measure import measure_costs
     from persia_cli.cost.measurements import write_measurements
     from persia_cli.errors import UserError
+    from persia_cli.jobs.plan import settled_run
 
     if not output.absolute().parent.is_dir():
         raise UserError(f"--output {output}: its folder does not exist; create it, or name a file elsewhere")
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     measured, others = measure_costs(run, noting(as_json), check)
     write_measurements(output, measured)
     checked = checks.check(measured, others)
     if as_json:
-        say_json({"costs": measured.costs(), "output": str(output), "check": [asdict(each) for each in checked]})
+        say_json(
+            {
+                "costs": measured.costs(),
+                "output": str(output),
+                "check": [asdict(case) for case in checked],
+            }
+        )
         return
     show_costs(output, measured)
     if checked:
         show_check(checked)
-    busy = max(each.busy_cores for each in (*measured.steps, *others))
+    busy = max(case.busy_cores for case in (*measured.steps, *others))
     if busy > BUSY:
         text = f"other programs used up to {busy:.1f} cores meanwhile, which makes CPU time less exact"
         paragraph(err(), text, style="yellow")
-    propose(err(), " ".join(["persia plan", *(words or []), "--costs", str(output)]))
+    propose(err(), " ".join(["persia plan", *(overrides or []), "--costs", str(output)]))

@@ -32,7 +32,7 @@ def inspect(
             metavar="PATH", help="A file, a folder or a URI of Parquet, CSV or JSON Lines.", show_default=False
         ),
     ],
-    words: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE", help="The format of the files: dataset.format and dataset.csv.*.", show_default=False
@@ -59,37 +59,38 @@ def inspect(
     """
     import json
 
-    from persia_cli.commands.facts import announce, converting
     from persia_cli.commands.inspect_view import as_object, show_profile
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose, say
     from persia_cli.data.inspect.inspection import inspect_data
+    from persia_cli.jobs.plan import announce
     from persia_cli.plan.capacity import table_needs
 
     budget = None if memory is None else _bytes(memory)
     kind = _optimizer_kind(optimizer)
     _refuse_name(write)
-    announce(path)
-    form = _form(words or [])
-    with converting() as conversion, _bar() as progress:
-        found = inspect_data(path, progress, form.csv if words else None, conversion, form.format)
-    if found.profile.source.left_out:
-        labelled(err(), "left out", found.profile.source.left_out)
-    for sentence in found.profile.source.unread:
+    announce(SCREEN, path)
+    form = _form(overrides or [])
+    with SCREEN.converting() as conversion, _bar() as progress:
+        inspection = inspect_data(path, progress, form.csv if overrides else None, conversion, form.format)
+    if inspection.profile.source.left_out:
+        labelled(err(), "left out", inspection.profile.source.left_out)
+    for sentence in inspection.profile.source.unread:
         labelled(err(), "warning", sentence)
-    for sentence in found.notes:
+    for sentence in inspection.notes:
         labelled(err(), "note", sentence)
-    needs = table_needs(found.table_rows, dim, kind, budget)
+    needs = table_needs(inspection.table_rows, dim, kind, budget)
     if as_json:
-        say(out(), json.dumps(as_object(found, needs)))
+        say(out(), json.dumps(as_object(inspection, needs)))
     else:
-        show_profile(out(), found, needs, has_suggestion=write is None)
+        show_profile(out(), inspection, needs, has_suggestion=write is None)
     if write is not None:
-        write.write_text(found.suggestion, encoding="utf-8")
+        write.write_text(inspection.suggestion, encoding="utf-8")
         labelled(err(), "wrote", str(write))
-    propose(err(), _next(path, found.known is not None, write))
+    propose(err(), _next(path, inspection.known is not None, write))
 
 
-def _form(words: list[str]) -> "FileForm":
+def _form(given: list[str]) -> "FileForm":
     """Return the format of files that settings give; raises ConfigError for other settings and wrong values."""
     from pydantic import ValidationError
 
@@ -98,9 +99,9 @@ def _form(words: list[str]) -> "FileForm":
     from persia_cli.config.schema.dataset import FileForm
     from persia_cli.errors import ConfigError
 
-    if other := next((word for word in words if not word.startswith(("dataset.format=", "dataset.csv."))), None):
+    if other := next((word for word in given if not word.startswith(("dataset.format=", "dataset.csv."))), None):
         raise ConfigError(f"{other}: inspect takes dataset.format and the keys of dataset.csv alone")
-    overrides = parse_overrides(words, [], {})
+    overrides = parse_overrides(given, [], {})
     values: dict[str, Any] = {"csv": {}}
     for key, value in [*map(key_and_value, overrides.hydra), *overrides.replacements.items()]:
         group = values["csv"] if key.startswith("dataset.csv.") else values
@@ -109,7 +110,7 @@ def _form(words: list[str]) -> "FileForm":
         form = FileForm.model_validate(values)
     except ValidationError as error:
         mistakes = explain(error, FileForm, values).values()
-        raise ConfigError("\n".join([*overrides.wrong.values(), *(f"dataset.{each}" for each in mistakes)])) from error
+        raise ConfigError("\n".join([*overrides.wrong.values(), *(f"dataset.{text}" for text in mistakes)])) from error
     if overrides.wrong:
         raise ConfigError("\n".join(overrides.wrong.values()))
     return form
@@ -168,7 +169,7 @@ def _refuse_name(file: Path | None) -> None:
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on a terminal; yield a function of the rows done and in total."""
-    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.progress import ProgressBar
     from persia_cli.commands.screen import clock, err
 
     with ProgressBar(err(), "reading") as bar:

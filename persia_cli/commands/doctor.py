@@ -24,15 +24,15 @@ def doctor(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     from persia_cli.doctor.examination import examine
     from persia_cli.errors import PersiaError
 
-    found = {}
-    for name, each in examine(folder):
-        found[name] = {"level": each.level, "text": each.text, "advice": each.advice} | each.values
+    findings = {}
+    for name, finding in examine(folder):
+        findings[name] = {"level": finding.level, "text": finding.text, "advice": finding.advice} | finding.values
         if not as_json:
-            paragraph(out(), each.text, f"{each.level:<8}{name:<15}")
-        if each.advice and not as_json:
-            paragraph(out(), each.advice, f"{'':<8}{'do':<15}")
-    prevented = any(each["level"] == "error" for each in found.values())
+            paragraph(out(), finding.text, f"{finding.level:<8}{name:<15}")
+        if finding.advice and not as_json:
+            paragraph(out(), finding.advice, f"{'':<8}{'do':<15}")
+    prevented = any(finding["level"] == "error" for finding in findings.values())
     if as_json:
-        say_json({"trains": not prevented, "findings": found})
+        say_json({"trains": not prevented, "findings": findings})
     if prevented:
         raise typer.Exit(PersiaError.exit_code)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from persia_cli.commands.options import AsJson, Model, Overrides, Step, examples
+from persia_cli.commands.options import AsJson, Changes, Model, Step, examples
 
 if TYPE_CHECKING:
     from persia_cli.evaluation.importance import Importance
@@ -31,7 +31,7 @@ EXAMPLES = examples(
 
 def evaluate(
     run: Model,
-    words: Overrides = None,
+    overrides: Changes = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,23 +80,28 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
-    from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
+    from persia_cli.commands.job_view import carry_out
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.errors import UserError
+    from persia_cli.jobs.plan import other_data, plan_saved
+    from persia_cli.jobs.run_dirs import claimed
     from persia_cli.observe.saved_run import find_model
     from persia_cli.storage.locations import location_of
 
-    for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
+    for option, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
-            raise UserError(f"{word} belongs to --retrieval; give both, or none")
+            raise UserError(f"{option} belongs to --retrieval; give both, or none")
     if importance and retrieval:
         raise UserError("--importance and --retrieval are two evaluations; give one at a time")
-    for word in words or []:
-        if "=" not in word and not word.startswith("~"):
-            raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
+    for text in overrides or []:
+        if "=" not in text and not text.startswith("~"):
+            raise UserError(f"'{text}' is not KEY=VALUE; other samples are given by --data {text}")
     if test and data:
         raise UserError("--test scores the run's own test samples; leave out --data")
     model = find_model(location_of(run), step)
-    plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])], test=test)
+    plan = plan_saved(
+        model, "evaluate", [*(overrides or []), *(other_data(data, "eval") if data else [])], test=test, reporter=SCREEN
+    )
     if retrieval:
         from persia_cli.commands.screen import say_json
         from persia_cli.retrieval.evaluation import judge
@@ -111,7 +116,7 @@ def evaluate(
         _keep(judged, model, plan, keep_seen)
         return
     if importance:
-        from persia_cli.commands.progress_bar import counting
+        from persia_cli.commands.progress import counting
         from persia_cli.commands.screen import err, say_json
         from persia_cli.evaluation.importance import permutation_importance
 
@@ -119,61 +124,52 @@ def evaluate(
             found = permutation_importance(plan.run, model.checkpoint, progress)
         say_json(asdict(found)) if as_json else _show_importance(found)
         return
-    carry_out(claimed(plan), [f"conf={model.config}"], as_json=as_json)
+    carry_out(claimed(plan), as_json=as_json)
 
 
 def _show(judged: "RetrievalMetrics") -> None:
-    """Print the metrics of the model and of popularity: a table on a terminal, else every digit."""
-    from persia_cli.commands.screen import key_values, out, say
-    from persia_cli.commands.screen_tables import columns, print_whole
+    """Print the metrics of the model and of popularity."""
+    from persia_cli.commands.screen import out, say
+    from persia_cli.commands.tables import columns, print_table
 
-    sizes: dict[str, float] = {"queries": judged.queries, "items": judged.items, "relevant": judged.relevant}
-    sizes["seen_share"] = judged.seen_share
     rows = {"model": judged.model, "popularity": judged.popularity}
     if judged.approximate:
         rows["approximate"] = judged.approximate.metrics
-    console = out()
-    if not console.is_terminal:
-        for name, figures in rows.items():
-            say(console, key_values({"by": name} | sizes | figures))
-        if judged.approximate:
-            say(console, key_values({"search": "approximate"} | _speeds(judged.approximate)))
-        return
     seen = f"{judged.seen_share:.1%} of relevant pairs seen in training"
     table = columns(f"{judged.queries:,} queries, {judged.items:,} items, {seen}", *judged.model)
-    for name, figures in rows.items():
-        table.add_row(name, *(f"{value:.6f}" for value in figures.values()))
-    print_whole(console, table)
+    for name, metrics in rows.items():
+        table.add_row(name, *(f"{value:.6f}" for value in metrics.values()))
+    print_table(out(), table)
     if judged.approximate:
-        words = (f"{name} {value:,.3f}" for name, value in _speeds(judged.approximate).items())
-        say(console, f"approximate search: {', '.join(words)}")
+        speeds = (f"{name} {value:,.3f}" for name, value in _speeds(judged.approximate).items())
+        say(out(), f"approximate search: {', '.join(speeds)}")
 
 
-def _show_importance(found: "Importance") -> None:
+def _show_importance(importance: "Importance") -> None:
     """Print all features, the most important one first: how much worse each metric is without it, and the error."""
     from persia_cli.commands.screen import err, labelled, out
-    from persia_cli.commands.screen_tables import columns, print_rows
+    from persia_cli.commands.tables import columns, print_table
 
-    whole = ", ".join(f"{name} {value:.6f}" for name, value in found.metrics.items())
-    labelled(err(), "model", f"{whole} on {found.samples:,} samples, before these exchange values")
-    table = columns("feature", *(f"{name} {what}" for name in found.metrics for what in ("worse by", "error")))
-    for each in found.features:
-        figures = (f"{value[name]:.6f}" for name in found.metrics for value in (each.worse, each.error))
-        table.add_row(each.name, *figures)
-    print_rows(out(), table)
+    whole = ", ".join(f"{name} {value:.6f}" for name, value in importance.metrics.items())
+    labelled(err(), "model", f"{whole} on {importance.samples:,} samples, before these exchange values")
+    table = columns("feature", *(f"{name} {what}" for name in importance.metrics for what in ("worse by", "error")))
+    for feature in importance.features:
+        values = (f"{value[name]:.6f}" for name in importance.metrics for value in (feature.worse, feature.error))
+        table.add_row(feature.name, *values)
+    print_table(out(), table)
 
 
-def _speeds(found: "ApproximateMetrics") -> dict[str, float]:
-    speeds = {"queries_per_s": found.queries_per_s, "exact_queries_per_s": found.exact_queries_per_s}
-    return found.search_recall | speeds | {"build_s": found.build_s}
+def _speeds(search: "ApproximateMetrics") -> dict[str, float]:
+    speeds = {"queries_per_s": search.queries_per_s, "exact_queries_per_s": search.exact_queries_per_s}
+    return search.search_recall | speeds | {"build_s": search.build_s}
 
 
 def _keep(judged: "RetrievalMetrics", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
     """Write the metrics and the configuration into a new folder of the run's evaluations; raises DiskError."""
-    from persia_cli.commands.job import claimed
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.record import write_run
     from persia_cli.disk import write_whole
+    from persia_cli.jobs.run_dirs import claimed
     from persia_cli.observe.history import CONFIG
     from persia_cli.store.checkpoints.manifest import step_of
 

@@ -62,7 +62,7 @@ def export(
     """
     import shlex
 
-    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.progress import ProgressBar
     from persia_cli.commands.screen import err, labelled, propose, size
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError, count
@@ -96,11 +96,11 @@ def export(
                 _tell(proof)
                 proof.require(rows)
 
-        found = write_artefact(order, place, network, lambda what, done, of: bar.show(done, of, [what]), prove)
-    nbytes = sum(note.nbytes for note in found.files)
-    total = sum(group.rows for group in found.groups)
-    labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {found.step:,} in {rows}, {size(nbytes)}")
-    if has_rare_ids(place.folder, found):
+        description = write_artefact(order, place, network, lambda what, done, of: bar.show(done, of, [what]), prove)
+    nbytes = sum(note.nbytes for note in description.files)
+    total = sum(group.rows for group in description.groups)
+    labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {description.step:,} in {rows}, {size(nbytes)}")
+    if has_rare_ids(place.folder, description):
         labelled(err(), "rare ids", "and others without a row get the row that training made of rare ones")
     if not verify and isinstance(model.run.dataset, ParquetDataset):
         propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
@@ -109,7 +109,7 @@ def export(
 
 
 def _export_plain(model: "SavedModel", place: "Output", output: Path) -> None:
-    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.progress import ProgressBar
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import count
     from persia_cli.export.plain import write_plain
@@ -123,10 +123,10 @@ def _export_plain(model: "SavedModel", place: "Output", output: Path) -> None:
 
 def _other_data(model: "SavedModel", paths: list[str]) -> "Run":
     """Return the run with all samples of these files as evaluation samples."""
-    from persia_cli.commands.job import other_data
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError
+    from persia_cli.jobs.plan import other_data
 
     if not isinstance(model.run.dataset, ParquetDataset):
         raise UserError("the run was trained on generated samples, so no file has its columns; leave out --verify")
@@ -138,11 +138,11 @@ def _tell(proof: "Proof") -> None:
     from persia_cli.commands.screen import err, labelled, out, say
     from persia_cli.errors import count
 
-    for each in proof.labels:
+    for label in proof.labels:
         auc = (
             ""
-            if each.auc is None
-            else f", AUC {each.auc[0]:.6f} -> {each.auc[1]:.6f} ({each.auc[1] - each.auc[0]:+.2e})"
+            if label.auc is None
+            else f", AUC {label.auc[0]:.6f} -> {label.auc[1]:.6f} ({label.auc[1] - label.auc[0]:+.2e})"
         )
-        say(out(), f"{each.label}: max |Δp| {each.difference:.2e}{auc}")
+        say(out(), f"{label.label}: max |Δp| {label.difference:.2e}{auc}")
     labelled(err(), "verified", f"on {count(proof.samples, 'sample')}, by the training code and by the export")

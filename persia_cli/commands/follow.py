@@ -25,10 +25,19 @@ def attach(run: Run, progress: Annotated[bool, typer.Option("--progress", hidden
     With cluster=hosts and ray, Ctrl-C stops the job, as it does in persia train; closing the terminal does not. With
     other clusters nothing that ends this command ends the job.
     """
-    from persia_cli.commands.followed import follow_to_end, noting_signals, show_progress, stops_with_command
+    from persia_cli.commands.job_view import show_results
+    from persia_cli.commands.progress import SCREEN
+    from persia_cli.jobs import follow
 
-    with noting_signals() as came:
-        (show_progress if progress else follow_to_end)(run, came, stops_with_command(run))
+    with follow.noting_signals() as signals:
+        stops = follow.stops_with_command(run)
+        if progress:
+            try:
+                follow.show_progress(run, signals, stops, SCREEN)
+            except follow.LeftAloneError as left:  # the command on the other machine prints this
+                raise typer.Exit(left.exit_code) from None
+        else:
+            show_results(*follow.follow_to_end(run, signals, stops, SCREEN))
 
 
 def stop(run: Run, now: Annotated[bool, typer.Option("--now", help="Save nothing.")] = False) -> None:
@@ -36,13 +45,9 @@ def stop(run: Run, now: Annotated[bool, typer.Option("--now", help="Save nothing
 
     It works wherever the run directory is; on Kubernetes, use kubectl.
     """
-    from persia_cli.commands.followed import end_as_job, job_of, refuse_foreign
+    from persia_cli.jobs import follow
 
-    refuse_foreign(run)
-    job = job_of(run)
-    job.stop_and_wait(at_once=now)
-    job.fetch()
-    end_as_job(run)
+    follow.stop(run, at_once=now)
 
 
 def logs(
@@ -57,19 +62,13 @@ def logs(
     Those of a job with cluster=hosts are copied from its first machine. A job on several machines also has a log of
     its driver, the process that runs it.
     """
-    from persia_cli.commands.followed import fetch, where_logs_are
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, out, say
-    from persia_cli.engines.job import ROLES
-    from persia_cli.engines.resumed import DRIVER
-    from persia_cli.errors import UserError
+    from persia_cli.jobs.follow import fetch, logs_of
 
-    fetch(run)
-    found = {path.stem: path for folder in (DRIVER, ROLES) for path in sorted((run / folder).glob("*.log"))}
-    chosen = {name: path for name, path in found.items() if role in ("", name, name.rpartition("-")[0])}
-    if not chosen:
-        there = f"there are {', '.join(found)}" if found else where_logs_are(run, role)
-        raise UserError(f"{run} has no logs{f' of {role}' if role else ''}: {there}")
-    for name, path in chosen.items():
-        if len(chosen) > 1:
+    fetch(run, SCREEN)
+    logs = logs_of(run, role)
+    for name, path in logs.items():
+        if len(logs) > 1:
             say(err(), f"== {name}")
         out().out(path.read_text(encoding="utf-8", errors="replace"), end="", highlight=False)

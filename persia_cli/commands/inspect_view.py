@@ -6,9 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from persia_cli.commands.screen import key_values, labelled, paragraph, say, size
-from persia_cli.commands.screen_tables import columns, print_whole
-from persia_cli.commands.table_view import UNKNOWN, bars
+from persia_cli.commands.screen import labelled, paragraph, say, size
+from persia_cli.commands.tables import bars, columns, print_table
 from persia_cli.data.inspect.inspection import Inspection
 from persia_cli.data.inspect.profile import ColumnProfile
 from persia_cli.data.inspect.roles import Guess
@@ -17,55 +16,52 @@ from persia_cli.plan.capacity import TableNeed
 
 SHIFTED, UNSTABLE = 0.25, 0.1
 """Stability indices from which on a column is highlighted."""
+UNKNOWN = "-"
 _LONGEST = 24
 
 
-def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableNeed], has_suggestion: bool) -> None:
-    """Print tables on a terminal, else a line of key=value pairs for the data set and each column, split and table.
+def show_profile(
+    console: Console, inspection: Inspection, needs: Mapping[str, TableNeed], has_suggestion: bool
+) -> None:
+    """Print tables of the columns, of their drift, and of the memory that embedding tables would take.
 
     The suggested configuration follows, if `has_suggestion` and the data set has none.
     """
-    has_suggestion = has_suggestion and found.known is None
-    if not console.is_terminal:
-        for figures in _lines(found, needs):
-            say(console, key_values({key: value for key, value in figures.items() if value is not None}))
-        if has_suggestion:
-            say(console, found.suggestion.rstrip("\n"))
-        return
-    profile, source = found.profile, found.profile.source
+    has_suggestion = has_suggestion and inspection.known is None
+    profile, source = inspection.profile, inspection.profile.source
     labelled(console, "data", f"{count(len(source.files), 'file')} at {source.path}, {size(source.nbytes)}, "
              f"{count(profile.rows, 'row')} in {count(source.row_groups, 'row group')}")  # fmt: skip
     train, evaluation = profile.split_rows["train"], profile.split_rows["eval"]
     labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.split_rule.text}")
     say(console, "")
-    _show_columns(console, found)
+    _show_columns(console, inspection)
     say(console, "")
-    _show_drift(console, found)
+    _show_drift(console, inspection)
     if needs:
         say(console, "")
         _show_needs(console, needs)
     say(console, "")
     if has_suggestion:
-        say(console, found.suggestion.rstrip("\n"))
+        say(console, inspection.suggestion.rstrip("\n"))
         say(console, "")
 
 
-def as_object(found: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:
+def as_object(inspection: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:
     """Return all statistics for JSON."""
-    data, *others = _lines(found, needs)
+    data, *others = _lines(inspection, needs)
     objects: dict[str, Any] = {"column": {}, "split": {}, "table": {}}
     for figures in others:
         (kind, name), *rest = figures.items()
         objects[kind][name] = dict(rest)
-    for name, column in found.profile.columns.items():
+    for name, column in inspection.profile.columns.items():
         lengths = column.lengths.counts if column.lengths else None
         objects["column"][name] |= {"top": dict(column.top), "length_counts": lengths}
     named = {"columns": objects["column"], "splits": objects["split"], "tables": objects["table"]}
-    return data | named | {"suggestion": found.suggestion}
+    return data | named | {"suggestion": inspection.suggestion}
 
 
-def _lines(found: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, Any]]:
-    profile, source = found.profile, found.profile.source
+def _lines(inspection: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, Any]]:
+    profile, source = inspection.profile, inspection.profile.source
     data = {
         "data": source.path,
         "files": len(source.files),
@@ -75,7 +71,7 @@ def _lines(found: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, 
     }
     splits = [
         {"split": name, "rows": rows}
-        | {f"{label}_rate": profile.columns[label].means.get(name) for label in _labels(found)}
+        | {f"{label}_rate": profile.columns[label].means.get(name) for label in _labels(inspection)}
         for name, rows in profile.split_rows.items()
     ]
     tables = [
@@ -83,15 +79,15 @@ def _lines(found: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, 
         | ({} if need.fitting is None else {"fitting": need.fitting})
         for name, need in needs.items()
     ]
-    return [data, *splits, *(_column(found, column) for column in profile.columns.values()), *tables]
+    return [data, *splits, *(_column(inspection, column) for column in profile.columns.values()), *tables]
 
 
-def _labels(found: Inspection) -> list[str]:
-    return [name for name, guess in found.roles.items() if guess.role == "label"]
+def _labels(inspection: Inspection) -> list[str]:
+    return [name for name, guess in inspection.roles.items() if guess.role == "label"]
 
 
-def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
-    guess, lengths = found.roles[column.name], column.lengths
+def _column(inspection: Inspection, column: ColumnProfile) -> dict[str, Any]:
+    guess, lengths = inspection.roles[column.name], column.lengths
     numbers = column.numbers if _is_numeric(column, guess) else None
     return {
         "column": column.name,
@@ -118,12 +114,12 @@ def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
     }
 
 
-def _show_columns(console: Console, found: Inspection) -> None:
+def _show_columns(console: Console, inspection: Inspection) -> None:
     shown = columns("column", "type", "use", "filled", "distinct", "most frequent", "share", "values")
     for number in (1, 2, 5, 7):
         shown.columns[number].justify = "left"
-    for column in found.profile.columns.values():
-        guess = found.roles[column.name]
+    for column in inspection.profile.columns.values():
+        guess = inspection.roles[column.name]
         top, fraction = column.top[0] if column.top else ("", None)
         shown.add_row(
             Text(column.name),
@@ -135,8 +131,8 @@ def _show_columns(console: Console, found: Inspection) -> None:
             UNKNOWN if fraction is None else f"{fraction:.1%}",
             _figures(column, guess),
         )
-    print_whole(console, shown)
-    if any(column.lengths for column in found.profile.columns.values()):
+    print_table(console, shown)
+    if any(column.lengths for column in inspection.profile.columns.values()):
         paragraph(console, "bars: lists of 0, 1, 2-3, 4-7, … ids", style="dim")
 
 
@@ -166,10 +162,10 @@ def _sizes(column: ColumnProfile, guess: Guess) -> str:
     return ""
 
 
-def _show_drift(console: Console, found: Inspection) -> None:
+def _show_drift(console: Console, inspection: Inspection) -> None:
     shown = columns("column", "training mean", "evaluation mean", "unseen ids", "of look-ups", "stability")
-    for name, column in found.profile.columns.items():
-        guess, drift = found.roles[name], column.drift
+    for name, column in inspection.profile.columns.items():
+        guess, drift = inspection.roles[name], column.drift
         if guess.role in ("split", "time", "unused") or drift.stability is None:
             continue
         is_sparse = guess.role == "sparse"
@@ -180,7 +176,7 @@ def _show_drift(console: Console, found: Inspection) -> None:
             _percent(drift.unseen_lookups if is_sparse else None),
             _stability(drift.stability),
         )
-    print_whole(console, shown)
+    print_table(console, shown)
     paragraph(
         console,
         f"stability: population stability index of evaluation against training rows; from {SHIFTED} on, check that the "
@@ -197,7 +193,7 @@ def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:
         shown.add_row(Text(name), f"{need.rows:,}", size(need.nbytes), *fitting)
     rows, nbytes = sum(need.rows for need in needs.values()), sum(need.nbytes for need in needs.values())
     shown.add_row("all", f"{rows:,}", size(nbytes), style="bold")
-    print_whole(console, shown)
+    print_table(console, shown)
     if any(need.fitting is not None and need.fitting < need.rows for need in needs.values()):
         paragraph(console, f"This memory is too small for all ids: set embedding.memory to {size(nbytes)} or more.")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from persia_cli.commands.options import ConfDir, Words, examples
+from persia_cli.commands.options import ConfDir, Overrides, examples
 
 if TYPE_CHECKING:
     from persia_cli.engines.role_options import RoleOptions
@@ -39,7 +39,7 @@ def launch_role(
             show_default=False,
         ),
     ],
-    words: Words = None,
+    overrides: Overrides = None,
     bind: Annotated[
         str | None,
         typer.Option("--bind", metavar="ADDR", help="Address to listen at, if others do not reach it there."),
@@ -127,8 +127,8 @@ def launch_role(
         trusted_network, cpus,
     )  # fmt: skip
     replica.check()
-    if words:
-        _prepare(replica, words, conf_dir or [], config)
+    if overrides:
+        _prepare(replica, overrides, conf_dir or [], config)
     if supervise or attached:
         from persia_cli.engines.supervisor import supervise_role
 
@@ -137,25 +137,26 @@ def launch_role(
         run_process(replica)
 
 
-def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], config: str) -> None:
+def _prepare(replica: "RoleOptions", overrides: list[str], folders: list[Path], config: str) -> None:
     """Create the run directory of a coordinator that is started with a configuration; `config` is that of `conf=-`."""
     from persia_cli.errors import UserError
 
     if replica.role != "coordinator":
-        raise UserError(f"{replica.role} gets its configuration from the coordinator; give '{words[0]}' there")
+        raise UserError(f"{replica.role} gets its configuration from the coordinator; give '{overrides[0]}' there")
     assert replica.run_dir is not None
-    from persia_cli.commands.resume import AUTO, plan_training, split_word
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import parsed
     from persia_cli.engines.job import prepare_run_dir
     from persia_cli.engines.readiness import require_network, with_dense_fit
+    from persia_cli.jobs.plan import AUTO, plan_training, split_resume
 
-    words, resumed = split_word(words)
+    overrides, resumed = split_resume(overrides)
     if resumed not in (None, AUTO):
         raise UserError(f"resume={resumed}: the coordinator goes on with the run in its --run-dir; give resume=auto")
-    run = parsed(config, "standard input") if words == ["conf=-"] else compose_run(words, folders)
+    run = parsed(config, "standard input") if overrides == ["conf=-"] else compose_run(overrides, folders)
     replica.require_keys(run.cluster)
-    plan = plan_training(run, replica.run_dir, resumed)
+    plan = plan_training(run, replica.run_dir, resumed, SCREEN)
     require_network(plan)
     plan = with_dense_fit(plan)
     prepare_run_dir(plan)

@@ -1,9 +1,24 @@
-"""Arguments and options of several commands, and the format of examples below a command's help."""
+"""Arguments and options of several commands, their output settings, and the examples below a command's help."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+@dataclass(slots=True)
+class OutputSettings:
+    """The format of what commands print: `--log-format` and `--verbose`."""
+
+    as_json: bool = False
+    """True: stderr has one JSON object a line."""
+    verbose: bool = False
+    """True: details are printed that `persia report` has too."""
+
+
+OUTPUT = OutputSettings()
+"""The settings of this process."""
 
 
 def examples(*lines: str) -> str:
@@ -11,7 +26,7 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-Words = Annotated[
+Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="conf=NAME | KEY=VALUE",
@@ -20,7 +35,7 @@ Words = Annotated[
         show_default=False,
     ),
 ]
-Overrides = Annotated[
+Changes = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",

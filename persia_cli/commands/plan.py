@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 
 EXAMPLES = examples(
     "persia plan conf=criteo                                  # after persia bench costs conf=criteo",
@@ -16,7 +16,7 @@ COSTS = Path("costs.json")
 
 
 def plan(
-    words: Words = None,
+    overrides: Overrides = None,
     costs: Annotated[
         Path, typer.Option("--costs", metavar="FILE", help="Measurements that persia bench costs wrote.")
     ] = COSTS,
@@ -44,24 +44,25 @@ def plan(
     from dataclasses import asdict
 
     from persia_cli.commands.cost_views import show_plan
-    from persia_cli.commands.facts import settled_run
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import say_json
     from persia_cli.cost.machines import read_machines
     from persia_cli.cost.measure import dense_weights
     from persia_cli.cost.measurements import read_measurements, require_same_subject
     from persia_cli.cost.prediction import measured_machine, predict
+    from persia_cli.jobs.plan import settled_run
 
-    run = settled_run(words or [], conf_dir or [])
+    run = settled_run(overrides or [], conf_dir or [], SCREEN)
     wanted = None if samples_per_s is None else _speed(samples_per_s)
     measured = read_measurements(costs)
     require_same_subject(run, measured)
     kinds = measured_machine(measured) if machines is None else read_machines(machines)
     [weights] = dense_weights([run])
-    found = predict(run, weights, measured, kinds, wanted)
+    prediction = predict(run, weights, measured, kinds, wanted)
     if as_json:
-        say_json({"predicted": True, "bottleneck": found.bottleneck, **asdict(found)})
+        say_json({"predicted": True, "bottleneck": prediction.bottleneck, **asdict(prediction)})
         return
-    show_plan(found, costs)
+    show_plan(prediction, costs)
 
 
 def _speed(text: str) -> float:

@@ -65,29 +65,31 @@ def predict(
     """
     from dataclasses import replace
 
-    from persia_cli.commands.job import other_data, plan_saved
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError
+    from persia_cli.jobs.plan import other_data, plan_saved
     from persia_cli.observe.saved_run import find_model
     from persia_cli.storage.locations import location_of
 
-    paths, words = paths_and_words(data)
+    paths, overrides = paths_and_overrides(data)
     model = find_model(location_of(run), step)
     if not isinstance(model.run.dataset, ParquetDataset):
         raise UserError(f"{run} was trained on generated samples, so no file has its columns; train on files first")
     for path in paths:
         check_output(output, path, overwrite)
-    plan = plan_saved(model, "predict", [*words, *other_data(paths, "predict")], FEATURES_ALONE)
+    plan = plan_saved(model, "predict", [*overrides, *other_data(paths, "predict")], FEATURES_ALONE, reporter=SCREEN)
     job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits, overwrite=overwrite)
-    _score(replace(plan, job=job), output, [f"conf={model.config}"])
+    _score(replace(plan, job=job), output)
 
 
-def _score(plan: "JobPlan", output: Path, words: list[str]) -> None:
+def _score(plan: "JobPlan", output: Path) -> None:
     """Run the prediction, or write a file without rows if there is nothing to score."""
-    from persia_cli.commands.job import carry_out, claimed
+    from persia_cli.commands.job_view import carry_out
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.data.read.scores_file import claimed_scores, open_scores
+    from persia_cli.jobs.run_dirs import claimed
 
     job, dataset = plan.job, plan.run.dataset
     assert isinstance(dataset, ParquetDataset)
@@ -96,27 +98,27 @@ def _score(plan: "JobPlan", output: Path, words: list[str]) -> None:
         file = open_scores(dataset, output, plan.run.links, job.keep, job.logits, job.overwrite)
         if job.eval_rows:
             file.discard()
-            carry_out(claimed(plan), words)
+            carry_out(claimed(plan))
         else:
             file.publish()
             labelled(err(), "done", f"{dataset.place} has no rows, so {output} has none either")
 
 
-def paths_and_words(given: list[str]) -> tuple[list[str], list[str]]:
+def paths_and_overrides(given: list[str]) -> tuple[list[str], list[str]]:
     """Split the arguments after RUN into paths and settings; `day=2024-01-31` is a path if such a folder exists.
 
     Raises UserError if no path is given.
     """
     from persia_cli.errors import UserError
 
-    def is_word(text: str) -> bool:
+    def is_override(text: str) -> bool:
         key, equals, _ = text.partition("=")
         return text.startswith("~") or bool(equals and "/" not in key and not Path(text).exists())
 
-    paths = [text for text in given if not is_word(text)]
+    paths = [text for text in given if not is_override(text)]
     if not paths:
         raise UserError(f"'{given[0]}' is a setting; name the data to score first: persia predict RUN DATA -o FILE")
-    return paths, [text for text in given if is_word(text)]
+    return paths, [text for text in given if is_override(text)]
 
 
 def check_output(output: Path, data: str, overwrite: bool) -> None:
@@ -128,7 +130,7 @@ def check_output(output: Path, data: str, overwrite: bool) -> None:
     from persia_cli.data.read.files import is_there, locate
     from persia_cli.errors import UserError
 
-    place, source = output.resolve(), locate(data)
+    resolved, source = output.resolve(), locate(data)
     if source.uri is None and not source.is_pattern and not is_there(source):
         raise UserError(f"{data} does not exist; name a file or a folder")
     if output.is_dir():
@@ -136,11 +138,11 @@ def check_output(output: Path, data: str, overwrite: bool) -> None:
     local = isinstance(source.filesystem, LocalFileSystem)
     pattern = source.path if source.is_pattern else str(Path(source.path).resolve())
     if local and any(
-        fnmatchcase(str(each), pattern) if source.is_pattern else str(each) == pattern
-        for each in (place, *place.parents)
+        fnmatchcase(str(path), pattern) if source.is_pattern else str(path) == pattern
+        for path in (resolved, *resolved.parents)
     ):
         raise UserError(f"{output} is among the data, and would be read as samples next time; choose another place")
-    if not place.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {place.parent}; create it first")
+    if not resolved.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {resolved.parent}; create it first")
     if output.exists() and not overwrite:
         raise UserError(f"{output} exists already; choose another name, or replace it with --overwrite")

@@ -1,27 +1,30 @@
-"""Progress of a running job: one live line on a terminal, one line of text or JSON per event elsewhere."""
+"""Progress: a bar at the bottom of a terminal, and the live line of a running job; elsewhere lines of text."""
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import merge
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
-from persia_cli.commands.output import OUTPUT
-from persia_cli.commands.progress_bar import ProgressBar
-from persia_cli.commands.results import staleness_of
-from persia_cli.commands.screen import LABEL_WIDTH, clock, labelled, paragraph
+from persia_cli.commands.options import OUTPUT
+from persia_cli.commands.screen import LABEL_WIDTH, clock, err, fitting, labelled, paragraph, say, size
+from persia_cli.data.read.converted import Progress as ConversionProgress
+from persia_cli.data.read.converted import cache_folder
 from persia_cli.disk import is_full
 from persia_cli.errors import count
+from persia_cli.jobs.reporter import Reporter
+from persia_cli.observe import staleness
 from persia_cli.observe.journal import EVENTS, METRICS, Tail, understanding
 from persia_cli.observe.recoveries import outcome_of
-from persia_cli.observe.staleness import in_sparks, merged
 from persia_cli.plan.job import Job
 
-Line = dict[str, Any]
+Line = Mapping[str, Any]
 
 WIDE = 140
 """Width of a terminal that has space for a progress bar and all metrics."""
@@ -32,6 +35,93 @@ FULL_EVERY_S = 60.0
 """Seconds between two warnings of a full disk, which its record cannot have."""
 RANKS_APART = 4
 """Number of ranks above which they have one common histogram of staleness in the live line."""
+BAR_WIDTH = 20
+LINE_S = 10.0
+"""Seconds between lines of progress where there is no terminal."""
+ROOMY = 60
+"""Width of a terminal that has space for a bar and two or three metrics."""
+
+
+class ProgressBar:
+    """A progress line on a terminal; nothing elsewhere."""
+
+    def __init__(self, console: Console, phase: str, bar_from: int = ROOMY) -> None:
+        """Begin in `phase`, with a bar on terminals of `bar_from` columns or more; erased at the end."""
+        self._console = console
+        self._has_bar = console.width >= bar_from
+        self._progress = Progress(
+            TextColumn("{task.description}", "bold", markup=False, table_column=_column(LABEL_WIDTH - 1)),
+            *([BarColumn(bar_width=BAR_WIDTH)] if self._has_bar else []),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=_column(None)),
+            console=console, disable=not console.is_terminal, transient=True,
+        )  # fmt: skip
+        self._task = self._progress.add_task(phase, total=None, figures="")
+
+    def __enter__(self) -> "ProgressBar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    @property
+    def console(self) -> Console:
+        """The console for lines above it."""
+        return self._progress.console
+
+    @property
+    def left_s(self) -> int | None:
+        """Seconds left at the rate so far; None if unknown."""
+        left = self._progress.tasks[0].time_remaining
+        return None if left is None else round(left)
+
+    @property
+    def per_second(self) -> float | None:
+        """Amount done per second; None if unknown."""
+        return self._progress.tasks[0].speed
+
+    def begin(self, phase: str) -> None:
+        """Name the phase that begins."""
+        self._progress.update(self._task, description=phase)
+
+    def show(self, done: int, total: int | None, parts: Sequence[str]) -> None:
+        """Move the bar, and show as many of these metrics, from the first, as fit."""
+        self._progress.update(self._task, completed=done, total=total)
+        self.show_figures(parts)
+
+    def show_figures(self, parts: Sequence[str]) -> None:
+        """Show as many of these metrics, from the first, as fit."""
+        phase = max(LABEL_WIDTH, len(self._progress.tasks[0].description) + 1)
+        room = self._console.width - phase - (BAR_WIDTH + 1 if self._has_bar else 0)
+        self._progress.update(self._task, figures=fitting(parts, room))
+
+
+@contextmanager
+def counting(console: Console, phase: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the amount done and the total, and shows them; without a terminal as lines."""
+    with ProgressBar(console, phase) as bar:
+        shown = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            nonlocal shown
+            rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} {unit}/s"]
+            parts = [f"{done:,}/{total:,} {unit}", f"{clock(bar.left_s if done < total else 0)} left", *rate]
+            bar.show(done, total, parts)
+            if not console.is_terminal and time.monotonic() - shown >= LINE_S:
+                labelled(console, phase, "  ".join(parts))
+                shown = time.monotonic()
+
+        yield show
+
+
+def bytes_done(bar: ProgressBar, done: int, total: int) -> list[str]:
+    """Return the bytes done, the remaining time, and the speed, as texts."""
+    rate = [] if bar.per_second is None else [f"{size(bar.per_second)}/s"]
+    return [f"{size(done)}/{size(total)}", f"{clock(bar.left_s)} left", *rate]
+
+
+def _column(least: int | None) -> Column:
+    return Column(no_wrap=True, overflow="ellipsis", min_width=least)
 
 
 class View(Protocol):
@@ -89,7 +179,7 @@ class JsonView:
     def metrics(self, line: Line) -> None:
         """Print the metrics; those of training with the remaining seconds."""
         eta = {"eta_s": eta_s(line, self._job, self._batch_size)} if line["split"] == "train" else {}
-        self._print({"event": "metrics"} | line | eta)
+        self._print({"event": "metrics", **line, **eta})
 
     def _print(self, line: Line) -> None:
         self._console.out(json.dumps(line), highlight=False)
@@ -259,5 +349,51 @@ def quality_text(line: Line) -> str:
 
 def _sparks(line: Line) -> str:
     """Return the histogram of staleness, from 1 up, for each rank, or for many ranks together."""
-    ranks = staleness_of(line)
-    return "|".join(map(in_sparks, ranks if len(ranks) <= RANKS_APART else [merged(ranks)]))
+    ranks = _staleness_of(line)
+    return "|".join(map(staleness.in_sparks, ranks if len(ranks) <= RANKS_APART else [staleness.merged(ranks)]))
+
+
+def _staleness_of(line: Line) -> list[staleness.Histogram]:
+    """Return the histogram of each rank in a line of training metrics, whose JSON has the numbers as texts."""
+    return [{int(value): steps for value, steps in rank.items()} for rank in line["staleness"]]
+
+
+class ScreenReporter(Reporter):
+    """Shows on stderr what a job reports."""
+
+    def options(self) -> list[str]:
+        """Return the options of `persia` on another machine whose output is shown here."""
+        return ["--log-format", "json"] if OUTPUT.as_json else []
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        say(err(), text)
+
+    def labelled(self, label: str, text: str) -> None:
+        """Print a sentence next to its label."""
+        labelled(err(), label, text)
+
+    @contextmanager
+    def converting(self) -> Iterator[ConversionProgress]:
+        """Yield a function that shows the conversion of text files: a bar over all of them, or a line for each."""
+        announced: set[str] = set()
+        with ProgressBar(err(), "reading") as bar:
+
+            def show(path: str, done: int, total: int) -> None:
+                if path not in announced and (not announced or not err().is_terminal):
+                    files = "text files" if err().is_terminal else path
+                    self.labelled("reading", f"{files} twice, to convert them to Parquet, once, in {cache_folder()}")
+                announced.add(path)
+                bar.show(done, total, [*bytes_done(bar, done, total), PurePath(path).name])
+
+            yield show
+
+    @contextmanager
+    def following(self, run_dir: Path, job: Job, batch_size: int) -> Iterator[Callable[[], None]]:
+        """Show a job's progress while the context lasts; the function that it yields shows new lines."""
+        with following(err(), run_dir, job, batch_size) as follow:
+            yield follow
+
+
+SCREEN = ScreenReporter()
+"""The reporter of this process."""

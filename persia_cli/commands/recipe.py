@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from persia_cli.commands.options import ConfDir, Overrides, examples
+from persia_cli.commands.options import Changes, ConfDir, examples
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import Markdown
+
     from persia_cli.data.prepare.options import PrepareOptions, PrepareReport
     from persia_cli.data.prepare.recipe import Recipe
-
-_REPORT_EVERY_S = 10.0
-"""Seconds between two progress lines where no progress bar can be shown."""
 
 LS_EXAMPLES = examples("persia recipe ls")
 SHOW_EXAMPLES = examples("persia recipe show criteo")
@@ -82,12 +82,29 @@ def show(name: Name) -> None:
     recipe = load_recipe(name)
     text = readme_of(recipe.folder)
     if out().is_terminal:
-        from persia_cli.commands.readme_view import Readme
-
-        out().print(Readme(text), crop=False)
+        out().print(as_markdown(text), crop=False)
     else:
         say(out(), text.rstrip("\n"))
     propose(err(), f"persia recipe prepare {shlex.quote(name)} --input PATH")
+
+
+def as_markdown(text: str) -> "Markdown":
+    """Return a README for a terminal, to be printed without cropping: a long command in it can still be copied."""
+    from rich.markdown import CodeBlock, Markdown
+    from rich.text import Text
+
+    class PlainCode(CodeBlock):
+        """Code without wrapping."""
+
+        def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+            yield Text(str(self.text).rstrip(), "bold", no_wrap=True, overflow="ignore")
+
+    class Readme(Markdown):
+        """Markdown with such code."""
+
+        elements: ClassVar = {**Markdown.elements, "fence": PlainCode, "code_block": PlainCode}
+
+    return Readme(text)
 
 
 @app.command("cp", epilog=CP_EXAMPLES)
@@ -130,7 +147,7 @@ def prepare(
 @app.command(epilog=RUN_EXAMPLES)
 def run(
     name: Name,
-    words: Overrides = None,
+    overrides: Changes = None,
     source: Annotated[
         Path | None,
         typer.Option("--input", metavar="PATH", help="The downloaded data; not needed once it is prepared."),
@@ -143,8 +160,8 @@ def run(
     conf_dir: ConfDir = None,
 ) -> None:
     """Prepare a data set, if that is not done yet, then train and evaluate the recipe's model on it."""
+    from persia_cli.commands.job_view import train_and_show
     from persia_cli.commands.screen import err, labelled
-    from persia_cli.commands.train import train
     from persia_cli.data.prepare.recipe import load_recipe
     from persia_cli.errors import UserError
 
@@ -164,7 +181,7 @@ def run(
         chosen.append(f"dataset={dataset}")
     elif output is not None or not (recipe.folder / "data").is_dir():
         raise UserError(f"there is no {dataset}; give the downloaded data by --input PATH")
-    train(words=[*chosen, *(words or [])], conf_dir=conf_dir)
+    train_and_show([*chosen, *(overrides or [])], conf_dir or [])
 
 
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
@@ -177,7 +194,7 @@ def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOpti
         with _bar() as progress:
             report = recipe.prepare(source, output, options, progress)
     except KeyboardInterrupt:
-        from persia_cli.commands.endings import INTERRUPTED
+        from persia_cli.engines.driver_process import INTERRUPTED
 
         say(err(), f"interrupted; {KEPT}")
         raise typer.Exit(INTERRUPTED) from None
@@ -220,20 +237,19 @@ def _as_path(folder: Path) -> str:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal, else a line now and then; yield a function of the bytes done and in total."""
-    from persia_cli.commands.progress_bar import ProgressBar, bytes_done
-    from persia_cli.commands.screen import err, key_values, say
+    """Show progress in bytes; yield a function of the bytes done and in total."""
+    from persia_cli.commands.progress import LINE_S, ProgressBar, bytes_done
+    from persia_cli.commands.screen import err, labelled
 
-    if not err().is_terminal:
-        last = time.monotonic()
-
-        def report(done: int, total: int) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _REPORT_EVERY_S:
-                last = time.monotonic()
-                say(err(), key_values({"event": "preparing", "bytes": done, "of": total}))
-
-        yield report
-        return
     with ProgressBar(err(), "preparing") as bar:
-        yield lambda done, total: bar.show(done, total, bytes_done(bar, done, total))
+        shown_s = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            nonlocal shown_s
+            parts = bytes_done(bar, done, total)
+            bar.show(done, total, parts)
+            if not err().is_terminal and time.monotonic() - shown_s >= LINE_S:
+                labelled(err(), "preparing", "  ".join(parts))
+                shown_s = time.monotonic()
+
+        yield show

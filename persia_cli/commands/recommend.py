@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import Model, Overrides, Step, examples
+from persia_cli.commands.options import Changes, Model, Step, examples
 
 EXAMPLES = examples(
     "persia recommend runs/films --users users.parquet -o lists.parquet                  # 100 items for each user",
@@ -19,7 +19,7 @@ def recommend(
         str, typer.Option("--users", metavar="PATH", help="The users, one per row, with the features of their side.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .parquet file for the lists.")],
-    words: Overrides = None,
+    overrides: Changes = None,
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="Items of each list, at most.")] = 100,
     item: Annotated[
         str | None,
@@ -43,13 +43,12 @@ def recommend(
     The items are those of the run's data. Writes a row for each row of the users, in the same order: the columns
     to keep, `items`, best first, and `scores`. Ids without a row in the model count as zeros.
     """
-    from persia_cli.commands.facts import facts_of
-    from persia_cli.commands.job import plan_saved
     from persia_cli.commands.predict import check_output
-    from persia_cli.commands.progress_bar import counting
-    from persia_cli.commands.screen import err, key_values, labelled, out, say
+    from persia_cli.commands.progress import SCREEN, counting
+    from persia_cli.commands.screen import err, labelled, out
     from persia_cli.config.schema import ParquetDataset
-    from persia_cli.errors import UserError
+    from persia_cli.errors import UserError, count
+    from persia_cli.jobs.plan import facts_of, plan_saved
     from persia_cli.observe.saved_run import find_model
     from persia_cli.plan.checks import require_two_sides
     from persia_cli.retrieval.approximate import require_faiss
@@ -65,11 +64,11 @@ def recommend(
         require_faiss()
     model = find_model(location_of(run), step)
     require_two_sides(model.run, "persia recommend")
-    plan = plan_saved(model, "evaluate", words or [])
+    plan = plan_saved(model, "evaluate", overrides or [], reporter=SCREEN)
     if not isinstance(plan.run.dataset, ParquetDataset) or plan.facts.stand_in:
         raise UserError(f"{run} has generated samples, and no file has such users; train on files first")
     asking = users_in(plan.run, users, keep_seen)
-    facts_of(asking)
+    facts_of(asking, SCREEN)
     columns = keep or [plan.run.dataset.group_by or asking.sparse[0].column_name]
     if twice := {"items", "scores"} & {*columns}:
         raise UserError(f"--keep {twice.pop()}: the lists have a column of that name; rename it in the users' files")
@@ -80,5 +79,5 @@ def recommend(
         listed = lists.write(asking, columns, output, top, progress)
     if not keep_seen and plan.run.dataset.group_by is None:
         labelled(err(), "note", "without dataset.group_by, items that users have seen in training are listed too")
-    say(out(), key_values({"users": listed, "items": len(items.ids), "top": top}))
+    labelled(out(), "listed", f"the best {top} of {count(len(items.ids), 'item')}, for {count(listed, 'user')}")
     labelled(err(), "saved", f"{output}")

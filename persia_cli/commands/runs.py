@@ -29,27 +29,27 @@ def ls(
     import time
     from dataclasses import asdict
 
-    from persia_cli.commands.run_at_uri import uri_of
     from persia_cli.commands.runs_view import show_runs
     from persia_cli.commands.screen import err, labelled, out, propose, say_json
     from persia_cli.errors import UserError
+    from persia_cli.jobs.run_dirs import uri_of
     from persia_cli.observe.overview import summaries, summaries_at
     from persia_cli.storage.locations import location_of
 
     if (uri := uri_of(folder)) is not None:
-        found = summaries_at(location_of(uri), time.time())
+        listed = summaries_at(location_of(uri), time.time())
     elif Path(folder).is_dir():
-        found = summaries(Path(folder), time.time())
+        listed = summaries(Path(folder), time.time())
     else:
         raise UserError(f"there is no folder {folder}; `persia train` puts runs into the folder runs")
     if as_json:
-        say_json({"runs": [asdict(each) for each in found]})
+        say_json({"runs": [asdict(run) for run in listed]})
         return
-    if not found:
+    if not listed:
         labelled(err(), "note", f"{folder} holds no runs")
         return
-    show_runs(out(), found)
-    first, *others = [shlex.quote(each.run_dir) for each in found]
+    show_runs(out(), listed)
+    first, *others = [shlex.quote(run.run_dir) for run in listed]
     # The runs of a comparison have to be here.
     again = f"persia runs compare {first} {others[0]}" if others and not uri else f"persia report {first}"
     propose(err(), again)
@@ -72,9 +72,10 @@ def compare(
         raise UserError("name two or more runs to compare; `persia runs ls` lists them")
     histories = [read_history(run) for run in runs]
     settings = differing_settings([history.run for history in histories])
-    figures = [key_metrics(history) for history in histories]
+    metrics = [key_metrics(history) for history in histories]
     side_by_side = {
-        name: [each.get(name, "-") for each in figures] for name in dict.fromkeys(name for f in figures for name in f)
+        name: [of_run.get(name, "-") for of_run in metrics]
+        for name in dict.fromkeys(name for f in metrics for name in f)
     }
     if as_json:
         named = {"runs": list(map(str, runs)), "settings": settings, "figures": side_by_side}

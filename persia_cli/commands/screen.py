@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from persia_cli.commands.output import OUTPUT
+from persia_cli.commands.options import OUTPUT
 from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
+from persia_cli.jobs.ended import OrderlyEndError
 from persia_cli.storage.remote import without_secret
 
 LABEL_WIDTH = 10
@@ -93,17 +94,6 @@ def pairs(console: Console, lines: Mapping[str, str]) -> None:
         paragraph(console, text, f"{word:<{width}}  ")
 
 
-def key_values(figures: Mapping[str, Any]) -> str:
-    """Return `key=value` pairs; text with spaces is quoted, numbers keep every digit, null stays `null`."""
-    return " ".join(f"{key}={_word(value)}" for key, value in figures.items())
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, str) and value and not any(c.isspace() or c in "\"'=" for c in value):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def fitting(parts: Sequence[str], width: int) -> str:
     """Return the first parts that fit a line side by side, without those too long for any line."""
     kept: list[str] = []
@@ -134,7 +124,10 @@ def clock(seconds: int | None) -> str:
 
 
 def report_failure(error: BaseException, debug: bool) -> int:
-    """Print an error, one `error:` line for each of its sentences, and return the exit code."""
+    """Print an error, one `error:` line for each of its sentences, or how a job has ended; return the exit code."""
+    if isinstance(error, OrderlyEndError):
+        say(err(), str(error))
+        return error.exit_code
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     error = refusal(error) or error

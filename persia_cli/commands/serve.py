@@ -102,7 +102,7 @@ def serve(
 
     It needs no torch.
     """
-    from persia_cli.commands.served_model import exported, is_saved
+    from persia_cli.commands.served_run import exported, is_saved
     from persia_cli.errors import UserError
     from persia_cli.serving.http.settings import ServerSettings
 
@@ -202,10 +202,10 @@ def _run(settings: "ServerSettings", listener: "socket", host: str | None, count
             labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
         labelled(err(), "open to", _who(settings, address))
 
-    found = serve(settings, listener, number, on_ready)
+    counts = serve(settings, listener, number, on_ready)
     if settings.log is not None:
-        missed = f"; {found.missed:,} more are not, as the log above says" if found.missed else ""
-        labelled(err(), "logged", f"{counted(found.logged, 'request')} in {settings.log}{missed}")
+        missed = f"; {counts.missed:,} more are not, as the log above says" if counts.missed else ""
+        labelled(err(), "logged", f"{counted(counts.logged, 'request')} in {settings.log}{missed}")
 
 
 def _place(settings: "ServerSettings", address: Any, host: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 
 if TYPE_CHECKING:
     from persia_cli.sweeps.folder import SearchRequest
@@ -27,7 +27,7 @@ LEAST, SEEDS = 3, 3
 
 
 def sweep(
-    words: Words = None,
+    overrides: Overrides = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -95,23 +95,27 @@ def sweep(
     from KEY=interval(A,B) and KEY=tag(log,interval(A,B)). Models are not saved unless checkpoint.at_end=true is among
     the settings.
     """
-    from persia_cli.commands.facts import facts_of
-    from persia_cli.commands.sweep_job import carry_out, list_points
+    from functools import partial
+
+    from persia_cli.commands.progress import SCREEN
+    from persia_cli.commands.sweep_view import carry_out, list_points
     from persia_cli.errors import UserError
+    from persia_cli.jobs.plan import facts_of
     from persia_cli.sweeps.folder import SweepRequest
     from persia_cli.sweeps.grid import every_fold
     from persia_cli.sweeps.plan import prepare, resumed
 
+    facts = partial(facts_of, reporter=SCREEN)
     if resume is None:
-        folders = tuple(str(each.absolute()) for each in conf_dir or ())
-        asked = _search(search, trials, prune, repeat, baseline, folds)
-        words = list(every_fold(words or [], conf_dir or [])) if folds else words
-        ask = SweepRequest(tuple(words or ()), folders, baseline, metric, str(Path.cwd()), asked)
-        plan = prepare(ask, folder, facts_of)
+        folders = tuple(str(path.absolute()) for path in conf_dir or ())
+        chosen = _search(search, trials, prune, repeat, baseline, folds)
+        overrides = list(every_fold(overrides or [], conf_dir or [])) if folds else overrides
+        request = SweepRequest(tuple(overrides or ()), folders, baseline, metric, str(Path.cwd()), chosen)
+        plan = prepare(request, folder, facts)
     else:
-        if words or folder is not None or search or prune or repeat or folds:
+        if overrides or folder is not None or search or prune or repeat or folds:
             raise UserError("--resume takes settings and folder from the sweep itself; leave them out")
-        plan = resumed(resume, baseline, metric, facts_of, trials)
+        plan = resumed(resume, baseline, metric, facts, trials)
     if dry_run:
         list_points(plan)
     else:
@@ -141,10 +145,10 @@ def _search(
         )
     trials = trials or TRIALS
     least = min(LEAST, trials)
-    found = re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", repeat or f"{least}x{SEEDS}")
-    if found is None or not least <= int(found[1]) <= trials or int(found[2]) < 2:
+    match = re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", repeat or f"{least}x{SEEDS}")
+    if match is None or not least <= int(match[1]) <= trials or int(match[2]) < 2:
         raise UserError(
             f"--repeat {repeat}: expected at least the best {least} of {count(trials, 'trial')} by at least 2 seeds, "
             "such as 3x5"
         )
-    return SearchRequest(sampler, trials, prune, int(found[1]), int(found[2]))
+    return SearchRequest(sampler, trials, prune, int(match[1]), int(match[2]))

@@ -1,27 +1,49 @@
-"""The output of a sweep: points as they finish, the table of settings, the legend."""
+"""A sweep on the screen: its points are trained, shown as they finish, and compared in a table and a picture."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
-from persia_cli.commands.progress_bar import ProgressBar
-from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, labelled, paragraph, say
-from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.commands.progress import ProgressBar
+from persia_cli.commands.screen import LABEL_WIDTH, clock, err, labelled, out, paragraph, propose, say, say_json
+from persia_cli.commands.tables import columns, print_table
+from persia_cli.engines.driver_process import INTERRUPTED
+from persia_cli.engines.output import keep_output
+from persia_cli.errors import PersiaError, UserError, count
 from persia_cli.observe.history import QUALITY
 from persia_cli.observe.journal import METRICS, Tail
 from persia_cli.sweeps.comparison import Mean, Row
-from persia_cli.sweeps.folder import PointOutcome
-from persia_cli.sweeps.points import Axis, name_setting, value_of
+from persia_cli.sweeps.folder import (
+    FRONTIER,
+    RESULTS,
+    SETTINGS,
+    SETTINGS_TABLE,
+    TABLE,
+    PointOutcome,
+    claimed,
+    point_object,
+    write_results,
+    write_settings,
+)
+from persia_cli.sweeps.frontier import draw
+from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, quality_of, spots, tasks_of, verdict
+from persia_cli.sweeps.points import Axis, name_setting, settings_of, value_of
 from persia_cli.sweeps.processes import Sweep
+from persia_cli.sweeps.search import Search
+
+SHOWN = 10
+"""Settings of a search in the table and the picture, the best ones; `settings.csv` has all."""
 
 
-class Shown:
+class SweepProgress:
     """The number of finished points, and the remaining time."""
 
     def __init__(self, total: int, done: int, metrics: Sequence[str] = ("auc", "log_loss")) -> None:
@@ -29,38 +51,30 @@ class Shown:
         self._begun = monotonic()
         self._at_start = done
 
-    def left_s(self) -> float | None:
-        """Seconds for the remaining points at the rate of the finished ones; None before the first."""
+    def text(self) -> str:
+        """Return the finished points, and the time for the remaining ones at the rate of those."""
         finished = self.done - self._at_start
-        return (monotonic() - self._begun) / finished * (self.total - self.done) if finished else None
+        left_s = (monotonic() - self._begun) / finished * (self.total - self.done) if finished else None
+        return f"{self.done}/{self.total} points  {clock(None if left_s is None else round(left_s))} left"
 
 
 @contextmanager
 def showing(
-    console: Console, shown: Shown, sweep: Sweep
+    console: Console, progress: SweepProgress, sweep: Sweep
 ) -> Iterator[tuple[Callable[[PointOutcome], None], Callable[[], None]]]:
     """Show points as they finish; yield a function for a finished point, and one to call in between."""
-    if not console.is_terminal:
-
-        def report(outcome: PointOutcome) -> None:
-            shown.done += 1
-            say(console, key_values(_fields(outcome, shown)))
-
-        yield report, lambda: None
-        return
     with ProgressBar(console, "sweep") as bar:
-        bar.show(shown.done, shown.total, ["starting"])
+        bar.show(progress.done, progress.total, ["starting"])
         tails: dict[Path, tuple[Tail, list[dict[str, Any]]]] = {}
 
         def end(outcome: PointOutcome) -> None:
-            shown.done += 1
-            _show_point(bar.console, outcome, shown.metrics)
+            progress.done += 1
+            rest = "" if console.is_terminal else f"  {progress.text()}"
+            _show_point(bar.console, outcome, progress.metrics, rest)
 
         def follow() -> None:
-            left = shown.left_s()
-            running = [f"{each.point.label}{_step(each.run_dir, tails)}" for each in sweep.running]
-            figures = [f"{shown.done}/{shown.total} points", f"{clock(None if left is None else round(left))} left"]
-            bar.show(shown.done, shown.total, [*figures, *running])
+            running = [f"{trial.point.label}{_step(trial.run_dir, tails)}" for trial in sweep.running]
+            bar.show(progress.done, progress.total, [progress.text(), *running])
 
         yield end, follow
 
@@ -72,30 +86,17 @@ def _step(run_dir: Path, tails: dict[Path, tuple[Tail, list[dict[str, Any]]]]) -
     return f" at step {last[0]['step']:,}" if last else ""
 
 
-def _fields(outcome: PointOutcome, shown: Shown) -> dict[str, Any]:
-    left = shown.left_s()
-    fields = {"event": "point", "number": shown.done, "of": shown.total, **dict(outcome.point.swept)}
-    fields |= {"state": outcome.state, "seconds": outcome.seconds}
-    if outcome.figures:
-        figures = asdict(outcome.figures)
-        quality = figures.pop("quality")
-        fields |= {key: round(v, 6) if isinstance(v, float) else v for key, v in (figures | quality).items()}
-    if outcome.error:
-        fields["error"] = outcome.error
-    return fields | {"run_dir": outcome.run_dir, "eta_s": None if left is None else round(left)}
-
-
-def _show_point(console: Console, outcome: PointOutcome, metrics: Sequence[str]) -> None:
+def _show_point(console: Console, outcome: PointOutcome, metrics: Sequence[str], rest: str) -> None:
+    """Print the result of a finished point, and the `rest` of its line."""
     figures = outcome.figures
     if figures is None:
-        paragraph(
-            console, f"{outcome.point.label}: {outcome.error}", f"{'failed':<{LABEL_WIDTH}}", head_style="bold red"
-        )
+        text = f"{outcome.point.label}: {outcome.error}{rest}"
+        paragraph(console, text, f"{'failed':<{LABEL_WIDTH}}", head_style="bold red")
         return
-    quality = [f"{named(each)} {_plain(figures.quality.get(each), '.5f')}" for each in metrics]
+    quality = [f"{named(metric)} {_plain(figures.quality.get(metric), '.5f')}" for metric in metrics]
     speed = f"{_plain(figures.samples_per_s, ',.0f')} samples/s"
-    words = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}"
-    labelled(console, outcome.state, words)
+    text = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}{rest}"
+    labelled(console, outcome.state, text)
 
 
 def described(axis: Axis) -> str:
@@ -110,11 +111,7 @@ def described(axis: Axis) -> str:
 
 
 def show_table(console: Console, rows: Sequence[Row]) -> None:
-    """Print a row per setting: a table on a terminal, else a `key=value` line each with every digit."""
-    if not console.is_terminal:
-        for row in rows:
-            say(console, key_values(as_object(row, flat=True)))
-        return
+    """Print a row per setting."""
     paired = any(row.difference for row in rows)
     metrics = [named(metric) for metric in rows[0].quality]
     names = ["seeds", "samples/s", *metrics, "at step", "steps", "staleness"]
@@ -123,7 +120,7 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
         cells = [
             str(row.finished),
             spread(row.samples_per_s, ",.0f"),
-            *(spread(each, ".5f") for each in row.quality.values()),
+            *(spread(mean, ".5f") for mean in row.quality.values()),
             _steps(row.judged_steps),
             _plain(row.steps, ","),
             "-" if row.staleness_fraction is None else f"{row.staleness_max} ({row.staleness_fraction:.2%})",
@@ -134,11 +131,11 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
             cells += [gap, "-" if believed is None else "yes" if believed else "no"]
         failed = Text.assemble("  ", (f"{row.failed} failed", "bold red")) if row.failed else ""
         table.add_row(Text.assemble(name_setting(row.setting), failed), *cells)
-    print_whole(console, table)
+    print_table(console, table)
 
 
 def as_object(row: Row, flat: bool = False) -> dict[str, Any]:
-    """Return a row for `--json`; with `flat`, for a plain line, every number has a key."""
+    """Return a row for `--json`; with `flat`, for a row of a file, every number has a key."""
     fields: dict[str, Any] = dict(row.setting) if flat else {"setting": dict(row.setting)}
     fields |= {"finished": row.finished, "failed": row.failed}
     for name, mean in {"samples_per_s": row.samples_per_s, **row.quality}.items():
@@ -202,3 +199,136 @@ def spread(mean: Mean | None, form: str) -> str:
 
 def _plain(value: float | None, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
+
+
+def list_points(plan: SweepPlan) -> None:
+    """Print the settings of each point, or the values that a search chooses from."""
+    if plan.space is None:
+        for task in tasks_of(plan):
+            say(out(), shlex.join(task.command))
+    else:
+        for axis in plan.space.swept:
+            say(out(), f"{axis.key}: {described(axis)}")
+    labelled(err(), "points", _number_of_points(plan))
+
+
+def _number_of_points(plan: SweepPlan) -> str:
+    """Return as text the number of points, and of those finished."""
+    settings, search = settings_of([planned.point for planned in plan.grid]), plan.ask.search
+    text = f"{count(len(plan.grid), 'point')}, {count(len(settings), 'setting')}"
+    if search is not None:
+        pruned = ", the worse ones ended early" if search.prune else ""
+        again = f", then the best {search.best} and the defaults on {search.seeds} other seeds" if search.best else ""
+        text = f"the defaults and {count(search.trials, 'trial')} by {search.sampler} for {plan.metric}{pruned}{again}"
+    return text + (f", {len(plan.before)} finished before" if plan.before else "")
+
+
+def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None:
+    """Train the points and print the results; exit with code 1 if a point failed."""
+    if plan.new:
+        folder = plan.ask.write(plan.folder, [each.run for each in plan.grid], plan.numbered)
+        plan = replace(plan, folder=folder)
+    labelled(err(), "sweep", f"{_number_of_points(plan)} in {plan.folder}")
+    if plan.first.facts.stand_in:
+        labelled(err(), "data", plan.first.facts.source)
+    order = {} if plan.space else {each.point: number for number, each in enumerate(plan.grid)}
+    outcomes: list[PointOutcome] = []
+    try:
+        with claimed(plan.folder), ExitStack() as stack:
+            keep_output(plan.folder)
+            search = Search(plan) if plan.space else None
+            outcomes += search.ended if search else plan.before
+            sweep = Sweep(plan.folder, search.tasks() if search else iter(tasks_of(plan)), plan.metric, jobs, limit_s)
+            progress = SweepProgress(plan.total, len(outcomes), plan.metrics)
+            report, show = stack.enter_context(showing(err(), progress, sweep))
+
+            def on_end(outcome: PointOutcome) -> None:
+                outcomes.append(outcome)
+                outcomes.sort(key=lambda each: order.get(each.point, 0))
+                write_results(plan.folder, outcomes)
+                report(outcome)
+                if search:
+                    search.end(outcome)
+
+            def follow() -> None:
+                for run_dir in search.hopeless() if search else ():
+                    sweep.prune(run_dir)
+                show()
+
+            sweep.run(on_end, follow)
+    except KeyboardInterrupt:
+        say(err(), "interrupted; everything is stopped, and finished points are kept")
+        propose(err(), f"persia sweep --resume {shlex.quote(str(plan.folder))}")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(plan, outcomes, as_json)
+
+
+def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> None:
+    rows = compare_settings(plan, outcomes)
+    write_settings(plan.folder, [as_object(row) for row in rows], [as_object(row, flat=True) for row in rows])
+    shown = rows if plan.space is None else rows[:SHOWN]
+    picture = _picture(plan, shown, outcomes)
+    failed = [outcome for outcome in outcomes if outcome.error]
+    if as_json:
+        say_json(_as_object(plan, rows, outcomes, picture))
+    elif shown:
+        show_table(out(), shown)
+        paragraph(err(), legend(plan.metric, plan.baseline), style="dim")
+    for outcome in failed:
+        labelled(err(), "failed", f"{outcome.point.label}: {outcome.error}")
+    labelled(err(), "results", f"{plan.folder / SETTINGS_TABLE}, {SETTINGS}, {TABLE}, {RESULTS}")
+    if picture:
+        labelled(err(), "picture", str(picture))
+    folder = shlex.quote(str(plan.folder))
+    if failed if plan.space is None else not rows or rows[0].main_metric is None:
+        if plan.space:
+            labelled(err(), "failed", "no trial reached its end, so there is no best one")
+        propose(err(), f"persia sweep --resume {folder}")
+        raise typer.Exit(PersiaError.exit_code)
+    judged = [row for row in rows if row.main_metric]
+    best = chosen_row(plan, rows) if plan.space else max(judged, key=quality_of, default=rows[0])
+    if plan.space:
+        for text in fallen(plan, rows, outcomes):
+            labelled(err(), "repeat", text)
+        if sentence := verdict(plan, rows):
+            labelled(err(), "gain", sentence)
+    if best.main_metric and (len(rows) > 1 or best.main_metric.error is not None):
+        label = "best" if plan.space or len(rows) > 1 else "mean"
+        labelled(err(), label, f"{name_setting(best.setting)}: {tuned(plan.metric, best.main_metric)}")
+    one = next(outcome for outcome in outcomes if outcome.point.setting == best.setting)
+    config = shlex.quote(str(plan.folder / one.run_dir / "config.yaml"))
+    propose(err(), f"persia train conf={config} checkpoint.at_end=true")
+
+
+def _as_object(
+    plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome], picture: Path | None
+) -> dict[str, Any]:
+    return {
+        "folder": str(plan.folder),
+        "stand_in": plan.first.facts.stand_in,
+        "baseline": plan.baseline,
+        "metric": plan.metric,
+        "search": plan.ask.search and asdict(plan.ask.search),
+        "chosen": dict(chosen_row(plan, rows).setting) if plan.space and rows else None,
+        "settings": [as_object(row) for row in rows],
+        "points": [point_object(outcome) for outcome in outcomes],
+        "picture": str(picture) if picture else None,
+    }
+
+
+def _picture(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> Path | None:
+    """Draw the picture; without matplotlib, or with nothing to draw, print a note instead."""
+    plotted = spots(plan, rows, outcomes)
+    if not plotted:
+        labelled(err(), "note", f"no picture: no setting has both a speed and {plan.metric}")
+        return None
+    path = plan.folder / FRONTIER
+    prefix = "MADE-UP DATA, " if plan.first.facts.stand_in else ""
+    try:
+        most = "up to " if plan.first.run.train.early_stop else ""
+        title = f"{plan.first.run.name}: {prefix}{most}{count(plan.first.job.steps, 'step')}"
+        draw(path, plotted, title, plan.baseline, plan.metric)
+    except UserError as error:
+        labelled(err(), "note", str(error))
+        return None
+    return path

@@ -1,79 +1,52 @@
 """The tables of a checkpoint on the screen: statistics and small histograms."""
 
-import math
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from persia_cli.commands.screen import key_values, paragraph, say, size
-from persia_cli.commands.screen_tables import columns, print_whole
-from persia_cli.observe.table_report import CheckpointReport, TableReport
+from persia_cli.commands.screen import paragraph, say, size
+from persia_cli.commands.tables import bars, columns, print_table
+from persia_cli.observe.table_report import CheckpointReport
 from persia_cli.store.checkpoints.table_stats import TableStats
 from persia_cli.store.table_counters import OF_COLD
 
-BARS = " ▁▂▃▄▅▆▇█"
 UNKNOWN = "-"
 
 
 def show_tables(console: Console, report: CheckpointReport) -> None:
-    """Print a table and small histograms on a terminal, else a line of key=value pairs for each table."""
-    if console.is_terminal:
-        _show_figures(console, report)
-        say(console, "")
-        _show_histograms(console, report)
-        return
-    for name, table in report.tables.items():
-        say(console, key_values({"table": name} | _plain(table)))
+    """Print a row of numbers and small histograms for each table."""
+    _show_counts(console, report)
+    say(console, "")
+    _show_histograms(console, report)
 
 
 def as_object(report: CheckpointReport) -> dict[str, Any]:
     """Return a whole report for JSON."""
-    tables = {}
+    tables: dict[str, Any] = {}
     for name, table in report.tables.items():
         histograms = {
             kind: {"edges": histogram.edges, "counts": histogram.counts}
             for kind, histogram in (("norms", table.stats.norms), ("ages", table.stats.ages))
         }
-        tables[name] = _figures(table) | {"counters": table.counters} | histograms
+        tables[name] = {
+            "rows": table.stats.rows,
+            "bytes": table.nbytes,
+            "row_bytes": table.row_bytes,
+            "room_tables": len(table.sharing) or 1,
+            "room_capacity": table.capacity,
+            "room_fraction": table.room_fraction,
+            "hit_rate": table.hit_rate,
+            "look_up_hit_rate": table.look_up_hit_rate,
+            "zeros": table.stats.zeros,
+            "not_finite": table.stats.not_finite,
+            "counters": table.counters,
+            **histograms,
+        }
     return {"checkpoint": str(report.checkpoint), "step": report.step, "tables": tables}
 
 
-def bars(counts: tuple[int, ...]) -> str:
-    """Return one character per count, with a height that grows with the count; a count above 0 is always visible."""
-    greatest = max(counts, default=0)
-    return "".join(BARS[math.ceil(count / greatest * (len(BARS) - 1))] if count else BARS[0] for count in counts)
-
-
-def _figures(table: TableReport) -> dict[str, Any]:
-    return {
-        "rows": table.stats.rows,
-        "bytes": table.nbytes,
-        "row_bytes": table.row_bytes,
-        "room_tables": len(table.sharing) or 1,
-        "room_capacity": table.capacity,
-        "room_fraction": table.room_fraction,
-        "hit_rate": table.hit_rate,
-        "look_up_hit_rate": table.look_up_hit_rate,
-        "zeros": table.stats.zeros,
-        "not_finite": table.stats.not_finite,
-    }
-
-
-def _plain(table: TableReport) -> dict[str, Any]:
-    """Return the statistics of a line; counts of a histogram are joined by commas, its edges are equally spaced."""
-    counters = {key: value for key, value in (table.counters or {}).items() if key not in ("rows", "bytes")}
-    figures = _figures(table) | counters
-    for kind, histogram in (("norm", table.stats.norms), ("age", table.stats.ages)):
-        figures |= {
-            f"{kind}_from": histogram.edges[0] if histogram.edges else None,
-            f"{kind}_to": histogram.edges[-1] if histogram.edges else None,
-            f"{kind}_counts": ",".join(map(str, histogram.counts)),
-        }
-    return figures
-
-
-def _show_figures(console: Console, report: CheckpointReport) -> None:
+def _show_counts(console: Console, report: CheckpointReport) -> None:
     counted = ["evicted", "refused"]
     if any("cold_rows" in (table.counters or {}) for table in report.tables.values()):
         counted = ["refused", *OF_COLD]
@@ -93,7 +66,7 @@ def _show_figures(console: Console, report: CheckpointReport) -> None:
     rows = sum(table.stats.rows for table in report.tables.values())
     memory = sum(table.nbytes or 0 for table in report.tables.values())
     shown.add_row("all", f"{rows:,}", size(memory) if memory else "", style="bold")
-    print_whole(console, shown)
+    print_table(console, shown)
 
 
 def _show_histograms(console: Console, report: CheckpointReport) -> None:
@@ -108,7 +81,7 @@ def _show_histograms(console: Console, report: CheckpointReport) -> None:
         shown.add_row(
             Text(name), least, bars(norms.counts), greatest, newest, bars(ages.counts), oldest, _odd(table.stats)
         )
-    print_whole(console, shown)
+    print_table(console, shown)
     paragraph(console, "norm: length of an embedding; age: steps since a row was last used", style="dim")
     rooms = {table.sharing: table.capacity for table in report.tables.values() if table.sharing}
     for sharing, capacity in rooms.items():

@@ -43,7 +43,7 @@ def _newest_running() -> Path:
     from persia_cli.errors import UserError
     from persia_cli.observe.history import CONFIG
 
-    found = [path for path in RUNS.glob(f"*/{CONFIG}") if is_at_work(path.parent)]
-    if not found:
+    configs = [path for path in RUNS.glob(f"*/{CONFIG}") if is_at_work(path.parent)]
+    if not configs:
         raise UserError(f"no job of the runs in {RUNS}/ runs on this machine; name a run: persia top RUN")
-    return max(found, key=lambda path: path.stat().st_mtime).parent
+    return max(configs, key=lambda path: path.stat().st_mtime).parent

@@ -15,7 +15,6 @@ from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
-from persia_cli.commands.followed import job_of
 from persia_cli.commands.progress import live_parts, notice_of, quality_text
 from persia_cli.commands.screen import clock, size
 from persia_cli.config.record import JOB
@@ -23,6 +22,7 @@ from persia_cli.engines.driver_process import is_submitted
 from persia_cli.engines.job import read_job
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import PersiaError
+from persia_cli.jobs.follow import job_of
 from persia_cli.observe.bottleneck import bottleneck
 from persia_cli.observe.history import RunHistory, read_history
 from persia_cli.observe.journal import GrowingJournals, understanding

@@ -21,14 +21,14 @@ def trace(
     It has the work of every role; `persia train --trace` writes it itself. Recordings stay in the run directory. For a
     running job the timeline has what was recorded so far.
     """
-    from persia_cli.commands.followed import fetch, plan_of
-    from persia_cli.commands.job import leave_trace, require_file
-    from persia_cli.commands.screen import err
+    from persia_cli.commands.progress import SCREEN
     from persia_cli.errors import UserError
+    from persia_cli.jobs.follow import fetch, plan_of
+    from persia_cli.jobs.trace import leave_trace, require_file
 
     require_file(output)
-    fetch(run)
+    fetch(run, SCREEN)
     plan = plan_of(run)
     if plan.job.trace_first >= plan.job.trace_last:
         raise UserError(f"{run} has no recordings: train with train.trace_steps=[FIRST,LAST], or with --trace FILE")
-    leave_trace(err(), run, plan.job, plan.replicas, output)
+    leave_trace(run, plan.job, plan.replicas, output, SCREEN)

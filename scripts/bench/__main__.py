@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from persia_cli.commands import bench_views as views
-from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 from persia_cli.commands.screen import err, labelled, out, propose
 from persia_cli.errors import PersiaError
 
@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure parts of Persia.")
 
 @app.command(epilog=SAVING_EXAMPLES)
 def saving(
-    words: Words = None,
+    words: Overrides = None,
     steps: Annotated[int, typer.Option("--steps", min=20, help="Steps from one save to the next.")] = 400,
     saves: Annotated[int, typer.Option("--saves", min=1, help="Number of saves.")] = 3,
     as_json: AsJson = False,

@@ -9,7 +9,7 @@ from persia_cli.bench.machine import BUSY, Machine
 from persia_cli.bench.result import Result
 from persia_cli.commands.bench_views import print_json, warn_of_others
 from persia_cli.commands.screen import err, labelled, out, paragraph, say, size
-from persia_cli.commands.screen_tables import columns, print_rows, print_whole
+from persia_cli.commands.tables import columns, print_table
 
 
 def show_saving(result: Result) -> None:
@@ -19,7 +19,7 @@ def show_saving(result: Result) -> None:
     for side, name in zip(result.sides, ("during saves", "between saves"), strict=True):
         ratio = "".join(f"{each:.3f} x" for each in side.ratios.values())
         table.add_row(name, f"{side.median:,.0f}", f"{side.least:,.0f}", f"{side.most:,.0f}", ratio)
-    print_rows(out(), table)
+    print_table(out(), table)
 
 
 class RatioPrinter:
@@ -78,7 +78,7 @@ class RatioPrinter:
                 table.add_row(Text(each.name), ours, theirs, each.unit, ratio, name)
         for number in (3, 5):
             table.columns[number].justify = "left"
-        print_whole(out(), table)
+        print_table(out(), table)
         for note in dict.fromkeys(f"{each.name}: {each.note}" for each in self._results if each.note):
             paragraph(out(), note, style="dim")
 

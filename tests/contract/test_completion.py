@@ -113,8 +113,8 @@ def test_keys_complete_where_a_command_takes_them() -> None:
     for path, command in commands("persia", typer.main.get_command(app)):
         names = [each.name for each in command.params if each.param_type_name == "argument"]
         if not command.hidden:
-            line = [*path.split(), *["x"] * (names.index("words") if "words" in names else len(names))]
-            assert candidates(line, "train.bat") == (["train.batch_size="] if "words" in names else [])
+            line = [*path.split(), *["x"] * (names.index("overrides") if "overrides" in names else len(names))]
+            assert candidates(line, "train.bat") == (["train.batch_size="] if "overrides" in names else [])
     assert candidates(["persia", "train", "--run-dir"], "train.bat") == []
     assert candidates(["persia", "resume"], "train.bat") == []
 

@@ -1,6 +1,8 @@
 """Asynchronous training: with one step in flight it is synchronous training; it is saved and evaluated; ranks learn."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,6 @@ from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import evaluation, losses, train
-from tests.support.printed import key_values
 from tests.support.small import WORDS
 
 START = "initial_accumulator_value=0.1"
@@ -55,21 +56,19 @@ def assert_close(one: Path, other: Path) -> None:
         np.testing.assert_allclose(ours[name].embedding, rows.embedding, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def printed(run_dir: Path, *words: str) -> dict[str, str]:
+def printed(run_dir: Path, *words: str) -> dict[str, Any]:
     """Run `persia eval` and return what it prints."""
-    result = CliRunner().invoke(app, ["eval", str(run_dir), *words])
+    result = CliRunner().invoke(app, ["eval", str(run_dir), "--json", *words])
     assert result.exit_code == 0, result.stderr
-    return key_values(result.stdout)
+    return dict(json.loads(result.stdout))
 
 
 def test_evaluations_of_the_saved_model_print_the_same_digits(tmp_path: Path) -> None:
     expected = evaluation(train([*SMALL, "mode=async", "cluster.embedding_servers=2"], tmp_path / "run"))
     for word in ("cluster.embedding_servers=3", "mode=hybrid"):
         figures = printed(tmp_path / "run", word, "train.calibrate=off")
-        assert {name: figures[name] for name in ("auc", "log_loss")} == {
-            name: repr(expected[name]) for name in ("auc", "log_loss")
-        }
-        assert int(figures["rows"]) == expected["rows"]
+        for name in ("auc", "log_loss", "rows"):
+            assert figures[name] == expected[name]
 
 
 @pytest.mark.slow
@@ -81,4 +80,4 @@ def test_two_ranks_learn(tmp_path: Path) -> None:
     assert aucs[-1] >= 0.915
     assert max(line["staleness_max"] for line in result.metrics if line["split"] == "train") <= 3
     # Evaluated by one rank, the model that two ranks evaluated halves of: sums are rounded otherwise.
-    assert float(printed(result.run_dir, "cluster=embedded", "cluster.nn_workers=1")["auc"]) == pytest.approx(aucs[-1])
+    assert printed(result.run_dir, "cluster=embedded", "cluster.nn_workers=1")["auc"] == pytest.approx(aucs[-1])

@@ -20,7 +20,6 @@ from persia_cli.serving.fields import read_fields
 from persia_cli.serving.predictor import Predictor
 from persia_cli.store.checkpoints.manifest import read_manifest
 from tests.support.jobs import train
-from tests.support.printed import key_values
 
 ROWS, IDS = {"train": 1500, "eval": 1000, "test": 1000}, 300
 LABELS = ("click", "buy")
@@ -123,32 +122,32 @@ def test_each_evaluated_checkpoint_has_its_own(folder: Path) -> None:
 
 def test_an_evaluation_has_the_metrics_after(folder: Path) -> None:
     for step in (120, STEPS):
-        done = persia("eval", folder / "run", "--step", step)
-        shown, metrics = key_values(done.stdout), event(folder / "run", step)["metrics"]
-        assert {key: float(shown[key]) for key in metrics} == pytest.approx(metrics, rel=1e-9)
+        done = persia("eval", folder / "run", "--step", step, "--json")
+        shown, metrics = json.loads(done.stdout), event(folder / "run", step)["metrics"]
+        assert {key: shown[key] for key in metrics} == pytest.approx(metrics, rel=1e-9)
         assert f"click by slope {event(folder / 'run', step)['labels'][0]['slope']:.4g}" in done.stderr
-    raw = key_values(persia("eval", folder / "run", "--step", STEPS, "train.calibrate=off").stdout)
+    raw = json.loads(persia("eval", folder / "run", "--step", STEPS, "--json", "train.calibrate=off").stdout)
     expected = lines(folder / "run")[-1]
-    assert float(raw["log_loss_click"]) == pytest.approx(expected["log_loss_click"], rel=1e-9)
+    assert raw["log_loss_click"] == pytest.approx(expected["log_loss_click"], rel=1e-9)
     assert expected["log_loss_click"] > 1.2 * metrics["log_loss_click"]
-    assert float(shown["auc_click"]) == pytest.approx(expected["auc_click"], abs=1e-6)
+    assert shown["auc_click"] == pytest.approx(expected["auc_click"], abs=1e-6)
 
 
 def test_the_end_of_a_training_has_them_too(folder: Path) -> None:
     output, best = (folder / "output").read_text(), event(folder / "run", 120)
-    shown = next(line for line in output.splitlines() if line.startswith("best_by="))
-    assert float(key_values(shown)["log_loss_click"]) == best["metrics"]["log_loss_click"]
+    shown = next(line for line in output.splitlines() if line.startswith("click  best by "))
+    assert f" {best['metrics']['log_loss_click']:.6f} " in shown
     before, after = best["labels"][0]["log_loss"]
     assert f"log loss {before:.4f} -> {after:.4f} on the evaluation samples" in " ".join(output.split())
 
 
 def test_rows_that_it_was_not_fitted_on_are_better(folder: Path) -> None:
     after, before = (
-        key_values(persia("eval", folder / "run", "--test", "--step", STEPS, *words).stdout)
+        json.loads(persia("eval", folder / "run", "--test", "--json", "--step", STEPS, *words).stdout)
         for words in ([], ["train.calibrate=off"])
     )
     for label in LABELS:
-        assert float(after[f"log_loss_{label}"]) < float(before[f"log_loss_{label}"]) - 0.02
+        assert after[f"log_loss_{label}"] < before[f"log_loss_{label}"] - 0.02
     scored = [line for line in read_journal(folder / "run" / METRICS) if line["split"] == "test"]
     [line] = scored  # by the best model, of step 120
     rows = pd.read_parquet(folder / "data" / "test.parquet")
@@ -204,6 +203,6 @@ def test_a_resumed_training_does_not_depend_on_it(folder: Path, plain: JobResult
 @pytest.mark.slow
 def test_dense_weights_of_servers_are_calibrated(folder: Path, tmp_path: Path) -> None:
     run = train([*words_of(folder), "mode=async", "optimizer=adagrad", "optimizer.dense.lr=0.1"], tmp_path / "run")
-    shown = key_values(persia("eval", run.run_dir, "--step", STEPS).stdout)
+    shown = json.loads(persia("eval", run.run_dir, "--step", STEPS, "--json").stdout)
     metrics = event(run.run_dir)["metrics"]
-    assert {key: float(shown[key]) for key in metrics} == pytest.approx(metrics, rel=1e-6)
+    assert {key: shown[key] for key in metrics} == pytest.approx(metrics, rel=1e-6)

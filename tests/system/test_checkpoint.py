@@ -17,12 +17,11 @@ from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import embedding_files, read_rows
 from tests.support.jobs import evaluation, train
 from tests.support.lists import STEPS, lists_job
-from tests.support.printed import key_values
 
 
 def evaluate(run_dir: Path, *words: str) -> Result:
     """Run `persia eval`."""
-    return CliRunner().invoke(app, ["eval", str(run_dir), *words])
+    return CliRunner().invoke(app, ["eval", str(run_dir), "--json", *words])
 
 
 @pytest.mark.parametrize(
@@ -35,9 +34,9 @@ def test_evaluation_prints_the_same_digits(lists_run: Path, words: list[str]) ->
     assert result.exit_code == 0, result.stderr
     expected = evaluation(result_of(lists_run))
     figures = [f"{name}_{task}" for name in ("auc", "log_loss", "ne", "calibration") for task in ("click", "buy")]
-    printed = key_values(result.stdout)
-    assert {name: printed[name] for name in figures} == {name: repr(expected[name]) for name in figures}
-    assert (int(printed["step"]), int(printed["rows"])) == (STEPS, expected["rows"])
+    printed = json.loads(result.stdout)
+    assert {name: printed[name] for name in figures} == {name: expected[name] for name in figures}
+    assert (printed["step"], printed["rows"]) == (STEPS, expected["rows"])
 
 
 def test_rows_in_halves_evaluate_to_the_same_digits(tmp_path: Path) -> None:
@@ -47,10 +46,8 @@ def test_rows_in_halves_evaluate_to_the_same_digits(tmp_path: Path) -> None:
     )
     result = evaluate(tmp_path / "run", "cluster.embedding_servers=3", "train.calibrate=off")
     assert result.exit_code == 0, result.stderr
-    printed = key_values(result.stdout)
-    assert [printed[key] for key in ("auc_click", "log_loss_buy")] == [
-        repr(trained[key]) for key in ("auc_click", "log_loss_buy")
-    ]
+    printed = json.loads(result.stdout)
+    assert [printed[key] for key in ("auc_click", "log_loss_buy")] == [trained["auc_click"], trained["log_loss_buy"]]
 
 
 def test_rows_open_in_pandas(lists: Path) -> None:
@@ -128,7 +125,7 @@ def test_an_unfinished_checkpoint_is_passed_over(lists_run: Path) -> None:
     last.rename(last.with_name(f"{last.name}.partial"))
     result = evaluate(lists_run)
     assert result.exit_code == 0, result.stderr
-    assert int(key_values(result.stdout)["step"]) == STEPS // 2
+    assert json.loads(result.stdout)["step"] == STEPS // 2
     (newest_checkpoint(lists_run / CHECKPOINTS) / "manifest.json").unlink()
     error = evaluate(lists_run).exception
     assert isinstance(error, CheckpointError)

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from persia_cli.commands.results import lost
 from persia_cli.engines.job import JobResult, result_of
+from persia_cli.jobs.result import lost_rows
 from persia_cli.observe.history import read_history
 from persia_cli.observe.panels import panels_of
 from persia_cli.observe.report_page import report_page
@@ -47,7 +47,7 @@ def test_a_training_beyond_memory_has_the_bits_of_one_within(kind: str, criteo_r
     assert 0 < last["cold_written"] <= SIZE
     assert counted(beyond, "cold_rows") == last["cold_rows"]
     assert counted(beyond, "refused") == counted(beyond, "dropped") == last["cold_dropped"] == 0
-    assert lost(beyond.events) == ""
+    assert lost_rows(beyond.events) == ""
     assert list(place.iterdir()) == []
     shown = persia("table", "stats", beyond.run_dir, "--json")
     tables = json.loads(shown.stdout)["tables"]

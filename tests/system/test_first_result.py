@@ -14,7 +14,6 @@ from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.support.planted import write_planted
-from tests.support.printed import key_values
 
 MODEL = ["model.dim=4", "model.hidden=[64]", "model.norm=batch", "model.dropout=0.2"]
 SMALL = [*MODEL, "cluster=embedded", "optimizer.dense.lr=0.01", "train.batch_size=128"]
@@ -48,12 +47,11 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
     assert list(found) == [*range(50, best + 550, 50)], "an evaluation every 50 steps, and 500 steps after the best"
     assert best + 500 < 1000
     assert f"at step {best + 500}: auc has not improved over " in trained.stderr
-    shown = key_values(trained.stdout)
-    assert (shown["best_by"], shown["step"]) == ("auc", str(best))
-    assert float(shown["auc"]) == found[best]["auc"]
+    shown = trained.stdout.splitlines()[-1]
+    assert shown.startswith(f"best by auc, step {best:,}")
+    assert f" {found[best]['auc']:.6f} " in shown
     assert finished_steps(run / CHECKPOINTS) == [best, best + 500]
-    again = key_values(persia("eval", run).stdout)
-    assert float(again["auc"]) == found[best]["auc"]
+    assert json.loads(persia("eval", run, "--json").stdout)["auc"] == found[best]["auc"]
     assert "the training ended early" in persia("train", *words, "resume=auto", "--run-dir", run).stderr
     persia("resume", run, "train.epochs=101", "train.stop_early=null")
     assert max(evaluations(run)) == 1010
@@ -88,13 +86,16 @@ def test_the_best_model_is_scored_on_the_test_samples_at_the_end(tmp_path: Path)
         ["run", "base", "in"],
         ["next", "persia", "report"],
     ]
-    shown = [key_values(line) for line in trained.stdout.splitlines() if "split=" in line]
-    assert [line["split"] for line in shown] == ["eval", "test"]
-
-    again = key_values(persia("eval", run, "--test").stdout)
+    heads = [line for line in trained.stdout.splitlines() if " samples " in line]
+    assert [line.split("  ")[0] for line in heads] == [
+        f"{evaluated_samples} samples",
+        f"{tested['eval_samples']} test samples",
+    ]
+    assert f" {tested['auc']:.6f} " in trained.stdout.splitlines()[-1]
+    again = json.loads(persia("eval", run, "--test", "--json").stdout)
     assert again["split"] == "test"
     for key in ("auc", "log_loss", "loss", "eval_samples"):
-        assert json.loads(again[key]) == tested[key] == json.loads(shown[1][key])
+        assert again[key] == tested[key]
     assert lines_of(run, "test") == [tested], "later evaluations have separate records"
 
     persia("report", run)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.commands.warm_view import lines
+from persia_cli.commands.job_view import warm_start_lines
 from persia_cli.engines.job import JobResult
 from persia_cli.errors import ConfigError
 from persia_cli.store.checkpoints.retention import choose_checkpoint
@@ -65,7 +65,7 @@ def test_frozen_rows_keep_their_bits_and_others_train(
     second = words(tmp_path, 50, f"init_from={first.run_dir}", frozen, *settings)
     warm = plan(second, tmp_path / "planned").job.warm
     assert warm is not None
-    assert [line.endswith(" rows, frozen") for line in lines(warm) if line.startswith("item: ")] == [True]
+    assert [line.endswith(" rows, frozen") for line in warm_start_lines(warm) if line.startswith("item: ")] == [True]
     before, now = rows_of(first), rows_of(train(second, tmp_path / "second"))
     np.testing.assert_array_equal(now["item"].ids, before["item"].ids)
     assert np.array_equal(now["item"].embedding.view(np.uint32), before["item"].embedding.view(np.uint32))

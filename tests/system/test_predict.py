@@ -1,5 +1,6 @@
 """`persia predict` scores the samples that `persia eval` evaluates, to the bit and in the order of the data."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.scores import ScoreHistogram
 from tests.support.lists import EVAL_ROWS
-from tests.support.printed import key_values
 
 BATCH = 32
 LABELS = ("click", "buy")
@@ -46,7 +46,7 @@ def logits_of(path: Path) -> np.ndarray[Any, Any]:
 def test_scores_have_the_metrics_of_the_evaluation_to_the_bit(
     lists: Path, lists_run: Path, unlabelled: Path, tmp_path: Path
 ) -> None:
-    told = CliRunner().invoke(app, ["eval", str(lists_run)])
+    told = CliRunner().invoke(app, ["eval", str(lists_run), "--json"])
     assert told.exit_code == 0, told.stderr
     result = predict(lists_run, unlabelled, tmp_path / "s.parquet", "--keep", "name", "--logits")
     assert result.exit_code == 0, result.stderr
@@ -58,10 +58,10 @@ def test_scores_have_the_metrics_of_the_evaluation_to_the_bit(
     for first in range(0, EVAL_ROWS, BATCH):
         part = slice(first, first + BATCH)
         histogram.add(logits[part], labels[part], truth.column("weight").to_numpy()[part])
-    printed = key_values(told.stdout)
+    printed = json.loads(told.stdout)
     for task, label in enumerate(LABELS):
-        assert printed[f"auc_{label}"] == repr(histogram.auc(task))
-        assert printed[f"log_loss_{label}"] == repr(histogram.log_loss(task))
+        assert printed[f"auc_{label}"] == histogram.auc(task)
+        assert printed[f"log_loss_{label}"] == histogram.log_loss(task)
     many = ["cluster.embedding_servers=3", "cluster.embedding_workers=2", "cluster.data_loaders=2"]
     assert predict(lists_run, unlabelled, tmp_path / "many.parquet", "--logits", *many).exit_code == 0
     assert logits_of(tmp_path / "many.parquet").tobytes() == logits.tobytes()
@@ -74,10 +74,12 @@ def test_unknown_ids_are_scored_and_add_no_rows(lists_run: Path, unlabelled: Pat
     pq.write_table(strangers, tmp_path / "strangers.parquet")
     result = predict(lists_run, tmp_path / "strangers.parquet", tmp_path / "s.csv", "--keep", "name")
     assert result.exit_code == 0, result.stderr
-    printed = key_values(result.stdout)
-    assert (printed["rows"], len(Path(tmp_path / "s.csv").read_text().splitlines())) == ("20", 21)
-    assert 0.0 < float(printed["p1_buy"]) <= float(printed["median_buy"]) <= float(printed["p99_buy"]) < 1.0
+    assert result.stdout.startswith("20 samples scored ")
+    assert len(Path(tmp_path / "s.csv").read_text().splitlines()) == 21
     [predicted] = (lists_run / "predictions").iterdir()
+    [scored] = [event for event in read_journal(predicted / EVENTS) if event["event"] == "scored"]
+    spread = scored["spread"]["buy"]
+    assert 0.0 < spread["p1"] <= spread["median"] <= spread["p99"] < 1.0
     before, after = (
         next(event["tables"] for event in read_journal(run_dir / EVENTS) if event["event"] == "tables")
         for run_dir in (lists_run, predicted)

@@ -1,5 +1,6 @@
 """Labels that are numbers: trained, judged, predicted and shown as numbers, next to one that is a class."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from typer.testing import CliRunner
 from persia_cli.engines.job import JobResult
 from persia_cli.errors import UserError
 from persia_cli.main import app
+from persia_cli.observe.journal import EVENTS, read_journal
 from tests.support.jobs import evaluation, plan, train
 from tests.support.oracle import Oracle
-from tests.support.printed import key_values
 
 ROWS = {"train": 1200, "eval": 300}
 DENSE = {"name": "d", "transform": "piecewise", "bins": 4}
@@ -96,18 +97,20 @@ def test_each_label_has_the_metrics_of_its_kind_and_learns(trained: JobResult) -
 
 def test_predictions_have_the_errors_of_the_evaluation(folder: Path, trained: JobResult, tmp_path: Path) -> None:
     scores = tmp_path / "scores.parquet"
-    spread = key_values(persia("predict", trained.run_dir, folder / "eval.parquet", "-o", scores, "--keep", "stars"))
-    told = key_values(persia("eval", trained.run_dir))
+    persia("predict", trained.run_dir, folder / "eval.parquet", "-o", scores, "--keep", "stars")
+    [predicted] = (trained.run_dir / "predictions").iterdir()
+    [scored] = [event for event in read_journal(predicted / EVENTS) if event["event"] == "scored"]
+    told = json.loads(persia("eval", trained.run_dir, "--json"))
     written, truth = pq.read_table(scores), pq.read_table(folder / "eval.parquet")
     assert written.column_names == ["stars", "stars_prediction", "visits_prediction", "click_probability"]
     for label in ("stars", "visits"):
         predicted = torch.tensor(written.column(f"{label}_prediction").to_numpy().astype(np.float64))
         labels = torch.tensor(truth.column(label).to_numpy().astype(np.float32).astype(np.float64))
-        assert float(told[f"rmse_{label}"]) == pytest.approx(mean_squared_error(predicted, labels).sqrt().item())
-        assert float(told[f"mae_{label}"]) == pytest.approx(mean_absolute_error(predicted, labels).item())
-        assert float(told[f"r2_{label}"]) == pytest.approx(r2_score(predicted, labels).item())
-        assert float(spread[f"mean_{label}"]) == pytest.approx(predicted.mean().item())
-        assert float(spread[f"p1_{label}"]) == pytest.approx(predicted.sort().values[2].item(), rel=1e-3)
+        assert told[f"rmse_{label}"] == pytest.approx(mean_squared_error(predicted, labels).sqrt().item())
+        assert told[f"mae_{label}"] == pytest.approx(mean_absolute_error(predicted, labels).item())
+        assert told[f"r2_{label}"] == pytest.approx(r2_score(predicted, labels).item())
+        assert scored["spread"][label]["mean"] == pytest.approx(predicted.mean().item())
+        assert scored["spread"][label]["p1"] == pytest.approx(predicted.sort().values[2].item(), rel=1e-3)
     assert written.column("visits_prediction").to_numpy().min() > 0.0
 
 

@@ -1,5 +1,6 @@
 """A run with its checkpoints in an object store: saved, evaluated and resumed there, whatever the network does."""
 
+import json
 import os
 import subprocess
 import sys
@@ -109,12 +110,13 @@ def test_a_run_is_saved_evaluated_and_resumed_in_a_store(
         outputs.append(output)
         return output
 
-    trained, scored = (
-        [line.partition(" samples_per_s")[0] for line in text.splitlines() if line.startswith("step=100 ")]
-        for text in (said, done("eval", str(run), "cluster.embedding_servers=2"))
-    )
-    assert trained == scored
-    assert "step=50 " in done("eval", address_of(checkpoints / "step-50"))
+    scored = json.loads(done("eval", str(run), "--json", "cluster.embedding_servers=2").splitlines()[0])
+    [trained] = [line for line in read_journal(run / METRICS) if line["split"] == "eval"]
+    assert {key: scored[key] for key in ("step", "auc", "log_loss")} == {
+        key: trained[key] for key in ("step", "auc", "log_loss")
+    }
+    half = done("eval", address_of(checkpoints / "step-50"), "--json")
+    assert '"step": 50, ' in half
     done("resume", str(run), "train.steps=150", "cluster.embedding_servers=3")
     straight = tmp_path / "straight"
     done("train", *WORDS, "cluster=embedded", "train.steps=150", "--run-dir", str(straight))

@@ -28,7 +28,7 @@ FLOORS = (
     ("retrieval",),
     ("roles",),
     ("engines",),
-    ("checkpoint", "bench", "sweeps"),
+    ("jobs", "checkpoint", "bench", "sweeps"),
     ("export", "cost", "doctor", "dashboard"),
     ("commands",),
     ("api", "main"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands.output import OUTPUT
+from persia_cli.commands.options import OUTPUT
 from persia_cli.main import main
 
 TINY = """\

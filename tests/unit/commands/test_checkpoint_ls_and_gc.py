@@ -79,7 +79,7 @@ def test_a_folder_that_has_lost_its_manifest_is_reported(persia, run: Path) -> N
     (lost / MANIFEST).unlink()
     assert not any(each["resumes"] for each in listed(persia, run)["checkpoints"])
     ended = persia("checkpoint", "ls", str(run))
-    assert f"leftover={lost} state=" in ended.out
+    assert f"leftover  {lost}, " in ended.err
     assert ended.err.splitlines()[-1].endswith(f"persia checkpoint verify {run}")
     flaw = f"{lost} has no {MANIFEST}: it is damaged, or was copied in part"
     assert flaw in persia("checkpoint", "verify", str(run)).err
@@ -113,8 +113,13 @@ def test_nothing_is_removed_with_dry_run_or_without_a_terminal(persia, run: Path
     before = there(run)
     ended = persia("checkpoint", "gc", str(run), "--keep", "1", "--dry-run")
     assert (ended.code, there(run)) == (0, before)
-    gone = [line for line in ended.out.splitlines() if line.startswith("goes=")]
-    assert [Path(line.split()[0]).name for line in gone] == ["step-30.partial", "step-3", "step-9", "step-12"]
+    gone = [line for line in ended.out.splitlines() if line.startswith("goes ")]
+    assert [Path(line.split()[1].rstrip(",")).name for line in gone] == [
+        "step-30.partial",
+        "step-3",
+        "step-9",
+        "step-12",
+    ]
     ended = persia("checkpoint", "gc", str(run), "--keep", "1")
     assert (ended.code, there(run)) == (2, before)
     assert "--yes" in ended.err
@@ -189,7 +194,7 @@ def test_each_flaw_is_a_line_and_the_exit_code_is_an_error(persia, tmp_path: Pat
     assert ended.code == 2
     assert any("dense.safetensors is not in the checkpoint" in flaw for flaw in flaws)
     assert any("out of the order of keys" in flaw for flaw in flaws)
-    assert ended.out.startswith(f"path={run / CHECKPOINTS / 'step-9'} step=9 rows=50")
+    assert ended.out.startswith(f"{len(flaws)} flaws   {run / CHECKPOINTS / 'step-9'}, 50 rows, ")
     found = json.loads(persia("checkpoint", "verify", str(run / CHECKPOINTS / "step-9"), "--json").out)
     assert found["sound"] is False
     assert len(found["checkpoints"][0]["flaws"]) == len(flaws)

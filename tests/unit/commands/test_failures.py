@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands.predict import paths_and_words
+from persia_cli.commands.predict import paths_and_overrides
 from persia_cli.engines.engine import Engine
 from persia_cli.errors import RoleError, UserError
 from persia_cli.plan.job import JobPlan
@@ -156,9 +156,9 @@ def test_paths_and_settings_are_distinguished(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "day=3").mkdir()
     given = ["a.parquet", "data/day=2/x", "day=3", "s3://b/k=v", "cluster.nn_workers=2", "~dataset.fill", "day=4"]
-    assert paths_and_words(given) == (given[:4], given[4:])
+    assert paths_and_overrides(given) == (given[:4], given[4:])
     with pytest.raises(UserError, match="name the data to score first"):
-        paths_and_words(["day=4"])
+        paths_and_overrides(["day=4"])
 
 
 def test_a_path_is_at_home_wherever_it_is_given(persia, monkeypatch, tmp_path: Path) -> None:

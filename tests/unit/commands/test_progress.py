@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.output import OUTPUT
+from persia_cli.commands.options import OUTPUT
 from persia_cli.commands.progress import following
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.plan.job import Job, Rollback

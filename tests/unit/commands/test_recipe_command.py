@@ -78,7 +78,7 @@ def test_a_copied_recipe_is_prepared_by_its_path(persia) -> None:
 
 def test_run_prepares_once_and_trains(persia, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[list[str]] = []
-    monkeypatch.setattr("persia_cli.commands.train.train", lambda words, conf_dir: trained.append(words))
+    monkeypatch.setattr("persia_cli.commands.job_view.train_and_show", lambda words, folders: trained.append(words))
     nothing = persia("recipe", "run", "criteo")
     assert (nothing.code, "data/criteo/dataset.yaml" in nothing.err, "--input" in nothing.err) == (2, True, True)
     Path("train.txt").write_text(f"0{ROW[1:]}\n" + f"{ROW}\n" * 4)

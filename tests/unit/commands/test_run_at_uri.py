@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands.run_at_uri import uri_of
+from persia_cli.jobs.run_dirs import uri_of
 from persia_cli.store.checkpoints.manifest import finished_steps
 from tests.support.small import WORDS
 

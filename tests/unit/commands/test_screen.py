@@ -1,16 +1,18 @@
-"""Small things of the screen: sizes, key=value settings, the result of a job with what was lost."""
+"""Small things of the screen: sizes, lines that fit, the result of a job with what was lost."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.results import lost, show_evaluation, undefined, unknown, worse_than_the_mean
-from persia_cli.commands.screen import fitting, key_values, size
+from persia_cli.commands.job_view import show_evaluation
+from persia_cli.commands.screen import fitting, size
 from persia_cli.config.compose import compose_run
 from persia_cli.data.read.facts import inspect
+from persia_cli.jobs.result import lost_rows, undefined, unknown_ids, worse_than_the_mean
 from persia_cli.plan.job import plan_job
 from tests.support.runs import make_run
 
@@ -18,11 +20,6 @@ from tests.support.runs import make_run
 def test_sizes_in_units() -> None:
     sizes = [size(nbytes) for nbytes in (0, 999, 1000, 2**30 - 5, 2**50)]
     assert sizes == ["0 B", "999 B", "1.0 KiB", "1.0 GiB", "1024.0 TiB"]
-
-
-def test_key_values_can_be_split_again() -> None:
-    words = key_values({"a": 1, "b": 0.1 + 0.2, "c": None, "d": "x y", "e": "", "f": 'q"', "g": True, "h": "a/b"})
-    assert words == 'a=1 b=0.30000000000000004 c=null d="x y" e="" f="q\\"" g=true h=a/b'
 
 
 def test_the_best_evaluation_is_named(tmp_path: Path) -> None:
@@ -40,7 +37,7 @@ def test_the_best_evaluation_is_named(tmp_path: Path) -> None:
     assert [row.split("  0.")[0].rstrip() for row in rows] == names
     assert [row.split()[-7:] for row in rows] == [["0.250000"] * 7] * 2
     show_evaluation(Console(file=pipe, width=40), best | {"time": 1.5}, plan)
-    assert [text.split()[0] for text in pipe.getvalue().splitlines()] == ["best_by=auc_buy"]
+    assert pipe.getvalue() == re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
 
 
 def test_a_line_drops_whole_fields() -> None:
@@ -67,7 +64,7 @@ WROTE = {"event": "phase", "phase": "done"}
 )
 def test_what_was_lost(tables: dict[str, Any], text: str) -> None:
     early = {"event": "tables", "tables": {"a": {"evicted": 99}}}
-    assert lost([WROTE, early, {"event": "tables", "tables": tables}, WROTE]) == text
+    assert lost_rows([WROTE, early, {"event": "tables", "tables": tables}, WROTE]) == text
 
 
 def test_undefined_metrics_have_a_reason_for_each_label() -> None:
@@ -98,5 +95,9 @@ def test_what_was_unknown() -> None:
         "(dense)": {"rows": 3},
     }
     text = "2.00% of the ids scored have no row and count as zeros (user 10.00%)"
-    assert unknown([WROTE, {"event": "tables", "tables": tables}]) == text
-    assert unknown([WROTE]) == unknown([{"event": "tables", "tables": {"user": {"reads": 5, "reads_known": 5}}}]) == ""
+    assert unknown_ids([WROTE, {"event": "tables", "tables": tables}]) == text
+    assert (
+        unknown_ids([WROTE])
+        == unknown_ids([{"event": "tables", "tables": {"user": {"reads": 5, "reads_known": 5}}}])
+        == ""
+    )

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 
 from persia_cli.commands.follow import stop
 from persia_cli.config.record import write_run
 from persia_cli.engines.job import record_end
 from persia_cli.engines.processes import RunningProcess, process_of
 from persia_cli.errors import PreemptedError, UserError
+from persia_cli.jobs.ended import OrderlyEndError
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import plan_job
@@ -68,7 +68,7 @@ def test_a_driver_is_signalled_and_waited_for(
         monkeypatch.setattr(os, "pidfd_open", refused)
     note_driver(run_dir, process_of(process.pid))
     threading.Thread(target=stopped_after, args=(process, run_dir)).start()
-    with pytest.raises(typer.Exit) as left:
+    with pytest.raises(OrderlyEndError) as left:
         stop(run_dir)
     assert left.value.exit_code == PreemptedError.exit_code
     assert process.wait(10.0) == 75

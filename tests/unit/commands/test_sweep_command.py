@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.sweep_view import show_table
+from persia_cli.commands.sweep_view import as_object, show_table
 from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweeps.comparison import Row, compare
 from persia_cli.sweeps.points import Setting
@@ -97,13 +97,10 @@ def test_a_terminal_sees_a_table() -> None:
     assert second.endswith("no")
 
 
-def test_elsewhere_each_setting_is_a_line_of_metrics() -> None:
-    text = io.StringIO()
-    show_table(Console(file=text, width=40), rows())
-    first, second = text.getvalue().splitlines()
-    assert first.startswith("mode=sync finished=2 failed=0 samples_per_s=1050.0")
-    told = dict(word.split("=", 1) for word in second.split())
-    assert (told["mode.staleness"], told["failed"], told["log_loss"], told["log_loss_se"]) == ("3", "1", "0.5", "null")
-    assert float(told["auc_difference"]) == pytest.approx(-0.0075)
-    assert float(told["auc_difference_low"]) == pytest.approx(-0.0075 - 12.7062 * 0.0025, rel=1e-5)
-    assert (told["differs"], told["judged_steps"]) == ("false", "30")
+def test_a_row_of_a_file_has_every_number() -> None:
+    first, second = (as_object(row, flat=True) for row in rows())
+    assert list(first.items())[:4] == [("mode", "sync"), ("finished", 2), ("failed", 0), ("samples_per_s", 1050.0)]
+    assert [second[key] for key in ("mode.staleness", "failed", "log_loss", "log_loss_se")] == ["3", 1, 0.5, None]
+    assert second["auc_difference"] == pytest.approx(-0.0075)
+    assert second["auc_difference_low"] == pytest.approx(-0.0075 - 12.7062 * 0.0025, rel=1e-5)
+    assert (second["differs"], second["judged_steps"]) == (False, "30")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.describe import describe_plan
-from persia_cli.commands.progress_bar import ProgressBar
-from persia_cli.commands.readme_view import Readme
+from persia_cli.commands.job_view import describe_plan
+from persia_cli.commands.progress import ProgressBar
+from persia_cli.commands.recipe import as_markdown
 from persia_cli.commands.runs_view import show_runs
 from persia_cli.commands.screen import propose
 from persia_cli.commands.sweep_view import show_table
@@ -77,6 +77,14 @@ def test_every_word_and_number_is_whole(views: dict[str, Show]) -> None:
                 assert len(line) <= width or len(line.split()) < 2 or line.startswith("  persia "), line
 
 
+def test_a_file_gets_the_same_tables_as_a_terminal(views: dict[str, Show]) -> None:
+    for name, view in views.items():
+        stream = io.StringIO()
+        view(Console(file=stream, width=40))
+        lines = shown(view, WIDE).splitlines()
+        assert [line.rstrip() for line in stream.getvalue().splitlines()] == [line.rstrip() for line in lines], name
+
+
 def test_a_command_to_copy_is_one_line() -> None:
     command = "persia runs compare runs/adult_income-20261121-081500 runs/adult_income-20261121-091500"
     assert shown(lambda console: propose(console, command), 40) == f"next      {command}\n"
@@ -99,7 +107,7 @@ def test_progress_shows_whole_numbers(width: int) -> None:
 @pytest.mark.parametrize("name", list_recipes())
 def test_commands_in_a_readme_can_be_copied(name: str) -> None:
     text = readme_of(load_recipe(name).folder)
-    lines = shown(lambda console: console.print(Readme(text), crop=False), 40).splitlines()
+    lines = shown(lambda console: console.print(as_markdown(text), crop=False), 40).splitlines()
     commands = [line for block in re.findall(r"```\w*\n(.*?)```", text, re.S) for line in block.splitlines() if line]
     assert not {command.strip() for command in commands} - {line.strip() for line in lines}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from persia_cli.commands.completion import read_table
-from persia_cli.commands.explained_key import explain_key
+from persia_cli.commands.config_view import explain_key
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.origin import layers_of, origin

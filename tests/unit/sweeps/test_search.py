@@ -8,9 +8,9 @@ from pathlib import Path
 import optuna
 import pytest
 
-from persia_cli.commands.facts import facts_of
 from persia_cli.config.record import to_yaml
 from persia_cli.errors import UserError
+from persia_cli.jobs.plan import facts_of
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.outcome import JobMetrics, metrics_in
 from persia_cli.sweeps.folder import PointOutcome, SearchRequest, SweepRequest, read_results, write_results

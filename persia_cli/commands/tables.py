@@ -1,6 +1,6 @@
-"""Tables of numbers: complete on every terminal, however narrow, and a line of text per row where there is none."""
+"""Tables of numbers: the same on a terminal and in a file, and complete on every terminal, however narrow."""
 
-import re
+import math
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -9,10 +9,10 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from persia_cli.commands.screen import UNBOUNDED, key_values, paragraph, say
+from persia_cli.commands.screen import UNBOUNDED, paragraph
 
 _INDENT = 2
-_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
+_BARS = " ▁▂▃▄▅▆▇█"
 
 
 def columns(*headers: str) -> Table:
@@ -23,7 +23,7 @@ def columns(*headers: str) -> Table:
     return table
 
 
-def print_whole(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table) -> None:
     """Print a table of numbers with every digit; columns that do not fit a narrow terminal come below the others.
 
     Each part begins with the first column again. If not even one column fits next to the first, each row becomes a
@@ -42,24 +42,6 @@ def print_whole(console: Console, table: Table) -> None:
     for part in (table if len(parts) == 1 else _part(table, numbers) for numbers in parts):
         options = console.options.update(width=_wanted(console, part))
         console.print(Segments(console.render(part, options)), soft_wrap=True, end="")
-
-
-def print_rows(console: Console, table: Table) -> None:
-    """Print a table whole on a terminal, else a `key=value` line for each row, without commas in numbers."""
-    if console.is_terminal:
-        print_whole(console, table)
-        return
-    for name, rest in _rows(table, _units(table)):
-        figures = {str(table.columns[0].header): name} | {head: value for head, value in rest if value}
-        say(console, key_values({_key(head): _plain(value) for head, value in figures.items()}))
-
-
-def _key(header: str) -> str:
-    return re.sub(r"[^a-z0-9_]+", "_", header.lower()).strip("_")
-
-
-def _plain(value: str) -> str:
-    return value.replace(",", "") if _THOUSANDS.fullmatch(value) else value
 
 
 def _print_lists(console: Console, table: Table, units: Sequence[Sequence[int]]) -> None:
@@ -111,3 +93,9 @@ def _part(table: Table, numbers: Sequence[int]) -> Table:
     for row, values in zip(table.rows, zip(*cells, strict=True), strict=True):
         part.add_row(*values, style=row.style)
     return part
+
+
+def bars(counts: Sequence[int]) -> str:
+    """Return one character per count, with a height that grows with the count; a count above 0 is always visible."""
+    greatest = max(counts, default=0)
+    return "".join(_BARS[math.ceil(count / greatest * (len(_BARS) - 1))] if count else _BARS[0] for count in counts)

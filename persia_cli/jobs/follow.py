@@ -1,4 +1,4 @@
-"""A job as a command shows it to its end, whatever runs it, by its run directory."""
+"""A job by its run directory, whatever runs it: followed to its end, stopped, and how it ended."""
 
 import shlex
 import signal
@@ -6,15 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
-import typer
-
-from persia_cli.commands.output import OUTPUT
-from persia_cli.commands.progress import following
-from persia_cli.commands.results import show_results
-from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.record import read_run
 from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.driver_process import (
@@ -28,11 +21,13 @@ from persia_cli.engines.driver_process import (
     is_submitted,
 )
 from persia_cli.engines.engine import FollowedJob, JobDriver, engine_of
-from persia_cli.engines.job import ERROR_LINE, JOB, read_job, recorded_failure, result_of
+from persia_cli.engines.job import ERROR_LINE, JOB, ROLES, JobResult, read_job, recorded_failure, result_of
 from persia_cli.engines.output import has_no_reader
 from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.signals import ENDING_SIGNALS, handling
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError, one_line
+from persia_cli.jobs.ended import OrderlyEndError
+from persia_cli.jobs.reporter import SILENT, Reporter
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, read_journal, understanding
 from persia_cli.plan.embedding import embedding_layout
@@ -45,25 +40,24 @@ ENDING_S = 60.0
 """Seconds for the end of a job after `persia stop`, besides those in which it saves the model and ends its roles."""
 
 
-def job_of(run_dir: Path) -> FollowedJob:
+def job_of(run_dir: Path, reporter: Reporter = SILENT) -> FollowedJob:
     """Return the job of a run directory; raises UserError if there is none, or if it is on another machine."""
     if is_submitted(run_dir):
-        flags = ["--log-format", "json"] if OUTPUT.as_json else []
-        return engine_of(read_run(run_dir / CONFIG).cluster).job_elsewhere(run_dir, flags)
+        return engine_of(read_run(run_dir / CONFIG).cluster).job_elsewhere(run_dir, reporter.options())
     if not ((run_dir / DRIVER / RECORD).is_file() or ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file())):
         from persia_cli.engines.kubernetes.names import attach_line, stop_line
 
         name = run_dir.absolute().name
         lines = f"{attach_line(name)} shows it, {stop_line(name)} saves and ends it"
         raise UserError(f"{run_dir} is not the run directory of a job; if the job runs on Kubernetes: {lines}")
-    return JobHere(run_dir, driver_of(run_dir))
+    return JobHere(run_dir, driver_of(run_dir), reporter)
 
 
 class JobHere:
     """A job whose run directory is its own."""
 
-    def __init__(self, run_dir: Path, driver: JobDriver) -> None:
-        self._run_dir, self._driver = run_dir, driver
+    def __init__(self, run_dir: Path, driver: JobDriver, reporter: Reporter) -> None:
+        self._run_dir, self._driver, self._reporter = run_dir, driver, reporter
 
     def fetch(self) -> None:
         """Do nothing: the run directory is up to date."""
@@ -71,24 +65,24 @@ class JobHere:
     def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:
         """Show the progress of each start, and what the driver prints, until it has ended."""
         noted, log = _time_of(self._run_dir / DRIVER / RECORD), _Lines(self._run_dir / DRIVER / LOG)
-        shown, waiting, follow = 0, "", _nothing
+        shown_start, waits_for, follow = 0, "", _nothing
         seen_s = time.monotonic()
         with ExitStack() as view:
             while True:
                 runs = self._driver.running  # before its record is read, so that all of it is
                 seen_s = time.monotonic() if runs else seen_s
-                begun = _time_of(self._run_dir / JOB)
-                if begun not in (0, shown) and begun >= noted:
+                start = _time_of(self._run_dir / JOB)
+                if start not in (0, shown_start) and start >= noted:
                     view.close()
-                    plan, shown = plan_of(self._run_dir), begun
-                    follow = view.enter_context(following(err(), self._run_dir, plan.job, plan.run.train.batch))
+                    plan, shown_start = plan_of(self._run_dir), start
+                    follow = view.enter_context(self._reporter.following(self._run_dir, plan.job, plan.run.train.batch))
                 follow()
                 for line in log.new():
                     say(line)
-                if (words := self._driver.waits_for) != waiting:
-                    waiting = words
-                    if words:
-                        labelled(err(), "job", words)
+                if (text := self._driver.waits_for) != waits_for:
+                    waits_for = text
+                    if text:
+                        self._reporter.labelled("job", text)
                 if not runs and (noted or _has_ended(self._run_dir) or time.monotonic() - seen_s > GONE_S):
                     return
                 poll()
@@ -134,11 +128,11 @@ class _Lines:
         except FileNotFoundError:
             return []
         self._read += len(data) + len(whole)
-        found = []
+        lines = []
         for line in data.decode(errors="replace").splitlines():
             self._failed = self._failed or line.startswith(ERROR_LINE)
-            found += [] if self._failed else [line]
-        return found
+            lines += [] if self._failed else [line]
+        return lines
 
 
 def _time_of(path: Path) -> int:
@@ -153,71 +147,98 @@ def _has_ended(run_dir: Path) -> bool:
     return code_of(run_dir) in (0, PreemptedError.exit_code, INTERRUPTED)
 
 
-class LeftAloneError(Exception):
+class LeftAloneError(OrderlyEndError):
     """The command ends, and the job goes on without it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        shown = f"persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it"
+        super().__init__(f"the job goes on: {shown}", INTERRUPTED)
 
 
 @contextmanager
 def noting_signals() -> Iterator[deque[int]]:
     """Yield the signals that come in the block, which have no other effect."""
-    came: deque[int] = deque()
-    with handling((*ENDING_SIGNALS, signal.SIGINT, signal.SIGHUP), came.append):
-        yield came
+    signals: deque[int] = deque()
+    with handling((*ENDING_SIGNALS, signal.SIGINT, signal.SIGHUP), signals.append):
+        yield signals
 
 
-def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
-    """Show a job until it has ended, print its results, or raise how it failed.
+def follow_to_end(run_dir: Path, signals: deque[int], stops: bool, reporter: Reporter) -> tuple[JobPlan, JobResult]:
+    """Report a job until it has ended; return its plan and its result, or raise how it failed.
 
-    With `stops`, Ctrl-C ends the job, and SIGTERM has it saved before that. Otherwise, and if the terminal or
-    the reader of its output ends, the job goes on without this command.
+    With `stops`, Ctrl-C among `signals` ends the job, and SIGTERM has it saved before that. Otherwise, and if the
+    terminal or the reader of its output ends, the job goes on without this command: LeftAloneError.
     """
-    job = job_of(run_dir)
+    job = job_of(run_dir, reporter)
     try:
-        _show(job, came, stops)
+        _follow(run_dir, job, signals, stops, reporter)
     except LeftAloneError:
         with suppress(PersiaError):
             job.fetch()
-        say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it")
-        raise typer.Exit(INTERRUPTED) from None
+        raise
     except BaseException as error:
         # This command has failed, not the job.
         error.add_note(f"The job goes on: persia attach {run_dir} shows it, persia stop {run_dir} ends it.")
         raise
     job.fetch()
-    end_as_job(run_dir)
-    show_results(plan_of(run_dir), result_of(run_dir))
+    require_done(run_dir)
+    return plan_of(run_dir), result_of(run_dir)
 
 
-def show_progress(run_dir: Path, came: deque[int], stops: bool) -> None:
-    """Show a job until it has ended, for a command on another machine, which has the rest of what `follow_to_end` does.
+def show_progress(run_dir: Path, signals: deque[int], stops: bool, reporter: Reporter) -> None:
+    """Report a job until it has ended, for a command on another machine, which has the rest of `follow_to_end`.
 
     Raises LeftAloneError if this command ends before the job.
     """
-    try:
-        _show(job_of(run_dir), came, stops)
-    except LeftAloneError:
-        raise typer.Exit(INTERRUPTED) from None
+    _follow(run_dir, job_of(run_dir, reporter), signals, stops, reporter)
 
 
-def _show(job: FollowedJob, came: deque[int], stops: bool) -> None:
+def _follow(run_dir: Path, job: FollowedJob, signals: deque[int], stops: bool, reporter: Reporter) -> None:
+    """Report a job until it has ended; raises LeftAloneError if this command ends before it."""
+
     def poll() -> None:
-        while came:
-            number = came.popleft()
+        while signals:
+            number = signals.popleft()
             if number == signal.SIGHUP or not stops:
-                raise LeftAloneError
+                raise LeftAloneError(run_dir)
             job.stop(at_once=number == signal.SIGINT)
         if has_no_reader():
-            raise LeftAloneError
+            raise LeftAloneError(run_dir)
 
-    job.show(poll, partial(say, err()))
+    job.show(poll, reporter.say)
+
+
+def stop(run_dir: Path, at_once: bool) -> None:
+    """Have a running job saved and ended, or ended `at_once`, and wait for that; raises how it failed.
+
+    Raises OrderlyEndError, with what is saved, for one that was stopped.
+    """
+    _refuse_foreign(run_dir)
+    job = job_of(run_dir)
+    job.stop_and_wait(at_once)
+    job.fetch()
+    require_done(run_dir)
+
+
+def logs_of(run_dir: Path, role: str) -> dict[str, Path]:
+    """Return the logs of a run's driver and replicas by name; of one role or replica, if `role` names it.
+
+    Raises UserError if there are none.
+    """
+    logs = {path.stem: path for folder in (DRIVER, ROLES) for path in sorted((run_dir / folder).glob("*.log"))}
+    chosen = {name: path for name, path in logs.items() if role in ("", name, name.rpartition("-")[0])}
+    if not chosen:
+        there = f"there are {', '.join(logs)}" if logs else _where_logs_are(run_dir, role)
+        raise UserError(f"{run_dir} has no logs{f' of {role}' if role else ''}: {there}")
+    return chosen
 
 
 def stops_with_command(run_dir: Path) -> bool:
     """Return whether Ctrl-C ends the job of a run directory together with the command that shows it."""
-    return is_submitted(run_dir) or ((note := driver_record(run_dir)) is not None and not note.job)
+    return is_submitted(run_dir) or ((record := driver_record(run_dir)) is not None and not record.job)
 
 
-def refuse_foreign(run_dir: Path) -> None:
+def _refuse_foreign(run_dir: Path) -> None:
     """Raise UserError for a job that other programs would start again, such as Kubernetes."""
     if (run_dir / CONFIG).is_file():
         cluster = read_run(run_dir / CONFIG).cluster
@@ -226,7 +247,7 @@ def refuse_foreign(run_dir: Path) -> None:
             raise UserError(f"{name} would start this job again, so it is stopped there: {line} saves the model first")
 
 
-def where_logs_are(run_dir: Path, role: str) -> str:
+def _where_logs_are(run_dir: Path, role: str) -> str:
     """Return where the logs of a run are that are not in its directory."""
     line = ""
     if (run_dir / CONFIG).is_file():
@@ -234,14 +255,13 @@ def where_logs_are(run_dir: Path, role: str) -> str:
     return line or "roles that are started by hand write to their standard error"
 
 
-def end_as_job(run_dir: Path) -> None:
-    """Raise how a job has ended, unless all was done."""
+def require_done(run_dir: Path) -> None:
+    """Raise how a job has ended, unless all was done: OrderlyEndError for one that was stopped."""
     code = code_of(run_dir)
     if not code:
         return
     if code in (PreemptedError.exit_code, INTERRUPTED):
-        say(err(), f"{_signal_of(run_dir)}: everything is stopped; {going_on(run_dir)}")
-        raise typer.Exit(code)
+        raise OrderlyEndError(f"{_signal_of(run_dir)}: everything is stopped; {_how_to_continue(run_dir)}", code)
     raise _failure_of(run_dir, code)
 
 
@@ -273,13 +293,13 @@ def _failure_of(run_dir: Path, code: int) -> PersiaError:
     return recorded_failure(run_dir) or RoleError(gone)
 
 
-def fetch(run_dir: Path) -> None:
-    """Bring the copy of a record up to date, if the run is on other machines; print a note if that is not possible."""
+def fetch(run_dir: Path, reporter: Reporter) -> None:
+    """Bring the copy of a record up to date, if the run is on other machines; report if that is not possible."""
     if is_submitted(run_dir):
         try:
             job_of(run_dir).fetch()
         except PersiaError as error:
-            labelled(err(), "note", f"{one_line(error)}; here is what was copied before")
+            reporter.labelled("note", f"{one_line(error)}; here is what was copied before")
 
 
 def plan_of(run_dir: Path) -> JobPlan:
@@ -291,17 +311,17 @@ def plan_of(run_dir: Path) -> JobPlan:
     return JobPlan(run, facts, job, all_replicas(run), embedding_layout(run))
 
 
-def going_on(run_dir: Path) -> str:
+def _how_to_continue(run_dir: Path) -> str:
     """Return as text how to continue a job that was ended early, by its record."""
     with understanding(run_dir):
         saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
-    newest = saved[-1] if saved else _begun_with(run_dir)
+    newest = saved[-1] if saved else _first_checkpoint(run_dir)
     if newest is None:
         return f"nothing was saved; {run_dir} keeps the metrics"
     return f"the model is saved in {newest}; persia resume {run_dir} goes on from there"
 
 
-def _begun_with(run_dir: Path) -> str | None:
+def _first_checkpoint(run_dir: Path) -> str | None:
     """Return the run's own checkpoint with which its last start began; None if that is not sure."""
     with suppress(PersiaError):
         # Those that a command runs here may have begun with a checkpoint of another run.

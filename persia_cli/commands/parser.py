@@ -1,11 +1,35 @@
-"""Sentences for command lines that the parser refuses, with the arguments to write instead."""
+"""The parser of command lines: commands in groups in `persia --help`, and what it refuses, in sentences."""
 
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from typer.core import TyperGroup
+
 from persia_cli.errors import UserError
+
+GROUPS = {
+    "Train": ("train", "resume", "sweep", "plan"),
+    "Use": ("eval", "predict", "recommend", "export", "serve"),
+    "Look": ("report", "dashboard", "runs", "data", "table", "checkpoint", "config", "recipe"),
+    "Operate": ("top", "attach", "stop", "logs", "doctor"),
+    "Develop": ("bench", "trace", "launch-role", "keys"),
+}
+"""Titles, and the commands below each."""
+
+
+class GroupedCommands(TyperGroup):
+    """Commands whose list has a section for each group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections, with the first line of each command's help."""
+        width = max(len(name) for names in GROUPS.values() for name in names)
+        for title, names in GROUPS.items():
+            lines = [(f"{name:<{width}}", self.commands[name].get_short_help_str(limit=200)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
 
 FOREIGN = {
     ("-m", "--multirun", "--sweep"): "several values are tried by `persia sweep`: persia sweep KEY=A,B",
@@ -19,7 +43,7 @@ FOREIGN = {
 """Options of other programs, and the equivalent here."""
 
 
-def in_our_words(error: Exception) -> Exception:
+def as_user_error(error: Exception) -> Exception:
     """Return a UserError in place of an error of the command line parser, which has no public class.
 
     A command without arguments shows its help, and ends the program with exit code 2. Other errors stay unchanged.
@@ -34,11 +58,11 @@ def in_our_words(error: Exception) -> Exception:
 
 def refuse_empty(arguments: Sequence[str]) -> None:
     """Raise UserError for an empty argument, which as a path would mean the current folder."""
-    for before, word in pairwise(["", *arguments]):
+    for before, argument in pairwise(["", *arguments]):
         option = before if before.startswith("--") else ""
-        if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
-            option = word.removesuffix("=")
-        elif word:
+        if argument.startswith("--") and argument.endswith("=") and argument.count("=") == 1:
+            option = argument.removesuffix("=")
+        elif argument:
             continue
         remedy = f"give it a value or leave {option} out" if option else "give a value or leave it out"
         raise UserError(f"{option or 'an argument'} is empty, perhaps from an unset shell variable; {remedy}")
@@ -67,9 +91,9 @@ def _sentence(error: Any) -> str:
 def _command(error: Any) -> str | None:
     """Return the command of this name in another group."""
     name = error.format_message().split("'")[1]
-    groups = (each for each, group in error.ctx.command.commands.items() if name in getattr(group, "commands", {}))
-    found = next(groups, None)
-    return found and f"{error.ctx.command_path} {found} {name}"
+    commands = error.ctx.command.commands
+    group = next((group for group in commands if name in getattr(commands[group], "commands", {})), None)
+    return group and f"{error.ctx.command_path} {group} {name}"
 
 
 def _setting(option: str) -> str | None:
@@ -78,5 +102,5 @@ def _setting(option: str) -> str | None:
     from persia_cli.config.schema import Run
 
     name = option.lstrip("-").replace("-", "_")
-    found = next((key for key, _ in keys(Run) if name in (key, key.rpartition(".")[2])), None)
-    return f"a setting is a word without dashes: {found}=VALUE" if found and len(name) > 1 else None
+    key = next((key for key, _ in keys(Run) if name in (key, key.rpartition(".")[2])), None)
+    return f"a setting is a word without dashes: {key}=VALUE" if key and len(name) > 1 else None

@@ -1,4 +1,4 @@
-"""The explanation of a configuration key: its meaning, type and default, its value, and the place that sets it."""
+"""Configuration keys on the screen: the list of a prefix, and one key with its value and the place that sets it."""
 
 import re
 import shlex
@@ -12,8 +12,16 @@ from pydantic.fields import FieldInfo
 from persia_cli.commands.completion import read_table
 from persia_cli.commands.screen import out, pairs, say_json
 from persia_cli.config.compose import compose_run
-from persia_cli.config.expected import any_of, field_default, field_expectation, is_changeable, keys, nodes
-from persia_cli.config.explain import spell
+from persia_cli.config.expected import (
+    any_of,
+    field_default,
+    field_expectation,
+    is_changeable,
+    keys,
+    kinds,
+    nodes,
+)
+from persia_cli.config.explain import did_you_mean, nearest, spell
 from persia_cli.config.origin import layers_of, origin
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
@@ -21,40 +29,40 @@ from persia_cli.errors import UserError
 MAX_NEAREST, SIMILAR = 3, 0.75
 
 
-def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json: bool) -> None:
+def explain_key(key: str, overrides: Sequence[str], folders: Sequence[Path], as_json: bool) -> None:
     """Print the explanation of a key for a command line; raises UserError for an unknown key."""
     known = _by_key(keys(Run, members=True))
     general = _general(key, list(known))
-    run = compose_run(words, folders)
+    run = compose_run(overrides, folders)
     values = run.model_dump(mode="json")
     chosen = _by_key(keys(Run, values, members=True))
     fields = chosen.get(general, known[general])
     example = read_table()[general][0]
     leaf = key.rpartition(".")[2]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "meaning": " ".join(dict.fromkeys(map(_meaning, fields))),
         "type": _either(map(field_expectation, known[general] if leaf == "kind" else fields)),
-        "default": _either(field_default(each).removeprefix("; ").removeprefix("default ") for each in fields),
+        "default": _either(field_default(field).removeprefix("; ").removeprefix("default ") for field in fields),
         "example": (f"{leaf}: {example}" if "[" in key else shlex.quote(f"{key}={example}")) if example else "none",
         "resume": "a resume may change it" if is_changeable(general) else "a resume cannot change it",
     }
     if "[]" not in key and "NAME" not in key.split("."):  # It is the key of one element, which has a value.
-        value, place = _value(values, key), origin(key.partition("[")[0], layers_of(words, folders))
+        value, source = _value(values, key), origin(key.partition("[")[0], layers_of(overrides, folders))
         unset = "nothing, so it has its default" if general in chosen else "nothing: this configuration has no such key"
         if as_json:
-            found |= {"value": value, "set_by": place and place._asdict()}
+            facts |= {"value": value, "set_by": source and source._asdict()}
         else:
-            found |= {"value": spell(value), "set by": place.place if place else unset}
+            facts |= {"value": spell(value), "set by": source.place if source else unset}
     if as_json:
-        say_json({"key": key} | found)
+        say_json({"key": key} | facts)
     else:
-        pairs(out(), found)
+        pairs(out(), facts)
 
 
-def _by_key(found: Iterable[tuple[str, FieldInfo]]) -> dict[str, list[FieldInfo]]:
+def _by_key(keyed_fields: Iterable[tuple[str, FieldInfo]]) -> dict[str, list[FieldInfo]]:
     """Return the fields of each key: several where kinds of a group have it."""
     fields: dict[str, list[FieldInfo]] = {}
-    for key, field in found:
+    for key, field in keyed_fields:
         fields.setdefault(key, []).append(field)
     return fields
 
@@ -70,13 +78,13 @@ def _either(texts: Iterable[str]) -> str:
 
 def _general(key: str, known: Sequence[str]) -> str:
     """Return a key with NAME and [] in place of what users name and number, as the schema has it."""
-    for each in known:
-        pattern = re.escape(each).replace("NAME", "[^.]+").replace(r"\[\]", r"\[\d*\]")
+    for known_key in known:
+        pattern = re.escape(known_key).replace("NAME", "[^.]+").replace(r"\[\]", r"\[\d*\]")
         if re.fullmatch(pattern, key):
-            return each
+            return known_key
     leaf = key.rpartition(".")[2]
     near = [
-        *(each for each in known if each.rpartition(".")[2] == leaf),
+        *(other for other in known if other.rpartition(".")[2] == leaf),
         *get_close_matches(key, known, MAX_NEAREST, SIMILAR),
     ]
     hint = "`persia config list GROUP` has those of a group"
@@ -93,3 +101,30 @@ def _value(values: Any, key: str) -> Any:
         else:
             values = values.get(name) if isinstance(values, dict) else None
     return values
+
+
+def list_keys(prefix: str) -> None:
+    """List the keys of a prefix; raises UserError, with a similar key, if none begins with it."""
+    # Kinds by text by key: a key of several kinds may have several meanings.
+    lines: dict[str, dict[str, list[str]]] = {}
+    known: dict[str, Any] = {}
+    for key, field in keys(Run, members=True):
+        known[key] = field
+        if key == prefix or key.startswith((f"{prefix}.", f"{prefix}[")):
+            meaning = " ".join((field.description or "").split())
+            text = f"{meaning} ({field_expectation(field)}{field_default(field)})"
+            above, _, name = key.rpartition(".")
+            owners = nodes(known[above].annotation) if above in known and name != "kind" else []
+            own = [kind for node in owners if node.model_fields.get(name) is field for kind in kinds(node)]
+            lines.setdefault(key, {}).setdefault(text, []).extend(own)
+    if not lines:
+        right = nearest(prefix, list(known)) or next((key for key in known if key.rpartition(".")[2] == prefix), None)
+        raise UserError(f"persia config list {prefix}: no key begins with this{did_you_mean(right)}")
+    pairs(out(), {key: _by_kind(texts) for key, texts in lines.items()})
+
+
+def _by_kind(texts: dict[str, list[str]]) -> str:
+    """Return the meanings of a key, of several each after its kinds."""
+    if len(texts) == 1 or not all(texts.values()):
+        return " | ".join(texts)
+    return " | ".join(f"{'/'.join(dict.fromkeys(kinds))}: {text}" for text, kinds in texts.items())

@@ -1,14 +1,44 @@
-"""An export in a separate process, for `persia serve RUN`: its arguments are the run, the folder, and the parent.
+"""A run that `persia serve` serves: exported into a temporary folder, in a separate process.
 
 So the parent of a server never has torch in its memory, and whatever a library makes of a signal, the export ends with
-the command.
+the command. The arguments of the process are the run, the folder, and the parent.
 """
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import typer
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder is a run directory or a checkpoint."""
+    from persia_cli.observe.history import CONFIG
+    from persia_cli.serving.description import MODEL
+    from persia_cli.store.checkpoints.manifest import MANIFEST
+
+    return not (folder / MODEL).is_file() and any((folder / name).is_file() for name in (CONFIG, MANIFEST))
+
+
+@contextmanager
+def exported(saved: Path) -> Iterator[Path]:
+    """Yield an export of a run's model, in a folder that is removed at the end.
+
+    Raises UserError, CheckpointError, DiskError, and what `export_apart` raises.
+    """
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.export.temporary import temporary_folder
+    from persia_cli.observe.saved_run import find_model
+
+    name = find_model(saved).run_dir.resolve().name
+    with temporary_folder() as folder:
+        labelled(err(), "exporting", f"{saved}, to serve it; persia export keeps the folder for later")
+        export_apart(saved, folder / name)
+        yield folder / name
 
 
 def export_apart(saved: Path, folder: Path) -> None:
@@ -16,14 +46,12 @@ def export_apart(saved: Path, folder: Path) -> None:
 
     Raises RoleError if it is killed, and typer.Exit if it fails: then it has printed the reason.
     """
-    import typer
-
     from persia_cli.engines.processes import python_module
     from persia_cli.errors import RoleError
 
-    words = [*python_module("persia_cli.commands.separate_export"), str(saved), str(folder), str(os.getpid())]
+    command = [*python_module("persia_cli.commands.served_run"), str(saved), str(folder), str(os.getpid())]
     # In a separate session, Ctrl-C comes to this process alone.
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
         try:
             code = process.wait()
         except BaseException:
@@ -39,7 +67,7 @@ def export_apart(saved: Path, folder: Path) -> None:
 
 
 def _export(saved: Path, folder: Path) -> None:
-    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.progress import ProgressBar
     from persia_cli.commands.screen import err
     from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import find_model
