@@ -174,18 +174,6 @@ def _trigger(every: bool, improved: bool, at_end: bool, requests: PendingRequest
     return "best" if improved else "end" if at_end else None
 
 
-def evaluation_only(eval_steps: int) -> Iterator[Phase]:
-    """Yield the phases of a job that evaluates a saved model."""
-    yield Phase("evaluating", 0, eval_steps)
-    yield Phase("done")
-
-
-def prediction_only(steps: int) -> Iterator[Phase]:
-    """Yield the phases of a job that scores samples by a saved model."""
-    yield Phase("predicting", 0, steps)
-    yield Phase("done")
-
-
 def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
     """Split training into parts of at most `steps` steps, each after a paused phase, which the driver ends."""
     for phase in phases:

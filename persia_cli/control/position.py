@@ -1,6 +1,6 @@
 """The data position as pure arithmetic: splits, the samples of each step, and the batches that a job has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,21 +76,9 @@ class StepGrid:
         return epoch * self.rows + start
 
 
-@dataclass(slots=True)
-class WorkItems:
-    """A range of steps, given out in contiguous pieces and in order."""
-
-    next: int
-    end: int
-    size: int
-
-    def next_item(self) -> tuple[int, int] | None:
-        """Return the next piece [first, last), or None if all steps have been given out."""
-        if self.next >= self.end:
-            return None
-        first = self.next
-        self.next = min(first + self.size, self.end)
-        return first, self.next
+def work_items(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the steps [first, last) in order, as ranges of at most `size` steps."""
+    return ((step, min(step + size, last)) for step in range(first, last, size))
 
 
 @dataclass(frozen=True, slots=True)

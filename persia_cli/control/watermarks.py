@@ -39,9 +39,7 @@ class Window:
             return False
         self.check(step)
         self.above.add(step)
-        while self.watermark + 1 in self.above:
-            self.watermark += 1
-            self.above.remove(self.watermark)
+        self._rise()
         return True
 
     def skip(self, watermark: int) -> bool:
@@ -50,10 +48,13 @@ class Window:
             return False
         self.watermark = watermark
         self.above = {step for step in self.above if step > watermark}
+        self._rise()
+        return True
+
+    def _rise(self) -> None:
         while self.watermark + 1 in self.above:
             self.watermark += 1
             self.above.remove(self.watermark)
-        return True
 
 
 @dataclass(slots=True)

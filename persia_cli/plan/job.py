@@ -12,15 +12,7 @@ import msgspec
 from persia_cli.config import record
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
-from persia_cli.control.phases import (
-    PendingRequests,
-    PhaseKind,
-    PhaseMachine,
-    evaluation_only,
-    in_turns,
-    prediction_only,
-    schedule,
-)
+from persia_cli.control.phases import PendingRequests, Phase, PhaseKind, PhaseMachine, in_turns, schedule
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, TrainingData
 from persia_cli.control.restarts import WITH_MEMORY
 from persia_cli.errors import ConfigError, DataError
@@ -354,10 +346,9 @@ def job_phases(
         )
         if job.benchmark:
             phases = in_turns(phases, job.benchmark.turn_steps)
-    elif job.task == "evaluate":
-        phases = evaluation_only(job.eval_steps)
     else:
-        phases = prediction_only(job.eval_steps)
+        kind: PhaseKind = "evaluating" if job.task == "evaluate" else "predicting"
+        phases = iter((Phase(kind, 0, job.eval_steps), Phase("done")))
     ranks = frozenset(f"nn-worker-{i}" for i in range(run.cluster.nn_workers))
     servers = frozenset(f"embedding-server-{i}" for i in range(run.cluster.embedding_servers))
     everyone = frozenset(f"{role}-{i}" for role, count in participants(run, job).items() for i in range(count))

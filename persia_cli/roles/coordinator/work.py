@@ -8,7 +8,7 @@
 # - After an evaluation, none of its steps is charged to a loader.
 # - A replica gets each instruction of a phase in their order, and none of a phase that is over.
 
-from persia_cli.control.position import EVAL, TRAIN, WorkItems
+from persia_cli.control.position import EVAL, TRAIN, work_items
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.state import JobState
 from persia_cli.wire.job_messages import Instruction, Item, Next, NextItem, StoreCall, StoreValue
@@ -26,7 +26,7 @@ class WorkQueue:
     def __init__(self, state: JobState) -> None:
         """Begin with all training steps of the job to assign."""
         self._state, job = state, state.job
-        self._items = {TRAIN: WorkItems(job.first_step, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
+        self._items = {TRAIN: work_items(job.first_step, job.steps, ITEM_STEPS), EVAL: work_items(0, 0, ITEM_STEPS)}
         self._instructions: list[Instruction] = []
         """The instructions of this phase; a replica that takes part gets each after it has done the one before."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
@@ -40,11 +40,11 @@ class WorkQueue:
 
     def evaluate(self, first: int, last: int) -> None:
         """Assign the evaluation steps [first, last) to loaders, from the next instruction on."""
-        self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
+        self._items[EVAL] = work_items(first, last, ITEM_STEPS)
 
     def end_evaluation(self) -> None:
         """Assign no further evaluation steps; all are evaluated, though loaders report steps only with the next."""
-        self._items[EVAL] = WorkItems(0, 0, ITEM_STEPS)
+        self._items[EVAL] = work_items(0, 0, ITEM_STEPS)
         self._returned[EVAL].clear()
         self._unfinished = {key: steps for key, steps in self._unfinished.items() if key[1] == TRAIN}
 
@@ -109,7 +109,7 @@ class WorkQueue:
             return
         for key, (peer, take) in list(self._takes.items()):
             returned = self._returned[take.split]
-            steps = returned.pop(0) if returned else self._items[take.split].next_item()
+            steps = returned.pop(0) if returned else next(self._items[take.split], None)
             if steps is not None:
                 self._unfinished.setdefault(key, []).append(steps)
                 item = Item(first=steps[0], last=steps[1], end=False)

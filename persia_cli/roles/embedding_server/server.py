@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 
@@ -28,6 +28,7 @@ from persia_cli.roles.embedding_server.rows import (
 )
 from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_sharing
 from persia_cli.roles.session import CoordinatorSession
+from persia_cli.roles.task_thread import TaskThread
 from persia_cli.storage.locations import location_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
@@ -61,7 +62,7 @@ class EmbeddingServer:
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-files")
         self._readers = ThreadPoolExecutor(1)
-        self._reading: Future[int] | None = None
+        self._loader = TaskThread(f"{session.name}-rows", self._waker.wake)
         self._looked_up: dict[BatchId, list[NewKeys]] = {}
         """Training batches that are looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
@@ -109,7 +110,7 @@ class EmbeddingServer:
         try:
             while not self._session.stop:
                 self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
-                self._finish_reading()
+                self._loader.tick()
                 self._save_on()
                 self._check_deadline()
             self._session.farewell()
@@ -117,6 +118,7 @@ class EmbeddingServer:
             if self._saving is not None:
                 self._saving.abandon()
             self._writer.shutdown(wait=False, cancel_futures=True)  # a stalled disk must not hide an error
+            self._loader.close(0.0)
 
     def _prepare(self, run: Run, job: Job) -> None:
         if run.embedding.cold is not None:
@@ -137,17 +139,13 @@ class EmbeddingServer:
         self._gate = StepGate[tuple[Peer, LookUp], tuple[Peer, Update]](run.cluster.nn_workers) if synchronous else None
 
     def _read(self, read: Callable[[], int]) -> None:
-        """Begin to read rows on another thread, so that heartbeats continue."""
+        """Read rows on another thread, so that heartbeats continue; then report ready."""
         self._session.work.begin("reading its rows")
-        self._reading = self._writer.submit(read)
-        self._reading.add_done_callback(lambda _: self._waker.wake())
+        self._loader.run("reading its rows", read, self._on_read)
 
-    def _finish_reading(self) -> None:
-        """Report ready if all rows are read; raise the error because of which reading failed."""
-        if self._reading is not None and self._reading.done():
-            read, self._reading = self._reading, None
-            self._session.work.end()
-            self._ready(read.result())
+    def _on_read(self, rows: int) -> None:
+        self._session.work.end()
+        self._ready(rows)
 
     def _ready(self, rows: int) -> None:
         self._shard.serve()

@@ -88,9 +88,10 @@ class NNWorker:
         world: World | None = None
         try:
             world = self._joined_world(run)
+            largest_dim = max((group.dim for group in embedding_layout(run).groups), default=0)
             with (
                 _report_compilation(run, self._session.work),
-                explained_full_memory(world.device, run.train.batch, _largest_dim(run)),
+                explained_full_memory(world.device, run.train.batch, largest_dim),
             ):
                 self._work(run, job, world)
         except JobEndedError:
@@ -358,10 +359,6 @@ def _report_compilation(run: Run, work: Work) -> Iterator[None]:
     begin, end = work.nested(COMPILING)
     with watched_compiling(begin, end):
         yield
-
-
-def _largest_dim(run: Run) -> int:
-    return max((group.dim for group in embedding_layout(run).groups), default=0)
 
 
 def _train_bound(run: Run) -> int:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, WorkItems
+from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, work_items
 
 grids = st.builds(
     lambda rows, per_rank, ranks: StepGrid(rows, per_rank * ranks, ranks),
@@ -45,13 +45,11 @@ def test_samples_before_a_step_are_those_of_the_steps_before(grid, step):
 
 @given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 30))
 def test_work_items_deal_out_every_step_once_in_order(first, count, size):
-    items = WorkItems(first, first + count, size)
-    dealt = []
-    while (item := items.next_item()) is not None:
+    dealt = list[int]()
+    for item in work_items(first, first + count, size):
         assert item[0] < item[1] <= item[0] + size
         dealt += range(*item)
     assert dealt == list(range(first, first + count))
-    assert items.next_item() is None
 
 
 JOB = JobBatches({TRAIN: StepGrid(20, 8, 2), EVAL: StepGrid(9, 8, 2)}, steps=5, world_size=2)

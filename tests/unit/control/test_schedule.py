@@ -11,9 +11,7 @@ from persia_cli.control.phases import (
     Phase,
     PhaseKind,
     PhaseMachine,
-    evaluation_only,
     in_turns,
-    prediction_only,
     schedule,
 )
 from persia_cli.control.watermarks import Permits
@@ -52,11 +50,6 @@ def test_a_schedule_stops_where_it_must(
     assert evaluated == (evaluations if eval_steps else [])
     saves = {step for step in range(1, steps + 1) if save_every and step % save_every == 0}
     assert saved == sorted(saves | ({steps} if steps and save_at_end else set()))
-
-
-def test_a_job_that_only_evaluates_or_predicts() -> None:
-    assert list(evaluation_only(5)) == [Phase("evaluating", 0, 5), Phase("done")]
-    assert list(prediction_only(5)) == [Phase("predicting", 0, 5), Phase("done")]
 
 
 RANKS = frozenset({"nn-worker-0", "nn-worker-1"})

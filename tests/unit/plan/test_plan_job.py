@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.config.schema import Run
+from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.phases import Phase
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.errors import ConfigError, DataError, WireError
-from persia_cli.plan.job import ROLES, Job, JobPlan, Task, expected_replicas, job_batches, plan_job
+from persia_cli.plan.job import ROLES, Job, JobPlan, Task, expected_replicas, job_batches, job_phases, plan_job
 from tests.support.runs import make_facts, make_run
 
 RUN_DIR = Path("runs/a")
@@ -35,6 +37,7 @@ def test_steps_are_as_many_as_it_takes(rows: int, batch_size: int, epochs: int, 
 def test_evaluating_takes_no_training_steps() -> None:
     job = plan(make_run(), task="evaluate", load=Path("runs/b/checkpoints/step-4")).job
     assert (job.task, job.load, job.steps, job.eval_steps) == ("evaluate", "runs/b/checkpoints/step-4", 0, 1)
+    assert list(job_phases(make_run(), job, EvaluationTracker()).phases) == [Phase("evaluating", 0, 1), Phase("done")]
     with pytest.raises(DataError, match=r"no evaluation samples; paste .*: split: {kind: hash,"):
         plan(make_run(), eval_rows=0, task="evaluate")
 
@@ -43,6 +46,7 @@ def test_predicting_is_neither_training_nor_evaluating() -> None:
     run = make_run(dataset={"split": {"kind": "predict"}})
     job = plan(run, train_rows=0, eval_rows=100, task="predict", load=Path("runs/b/checkpoints/step-4")).job
     assert (job.task, job.steps, job.eval_steps) == ("predict", 0, 4)
+    assert list(job_phases(run, job, EvaluationTracker()).phases) == [Phase("predicting", 0, 4), Phase("done")]
     with pytest.raises(DataError, match=r"dataset.split.kind=predict"):
         plan(run, train_rows=0, eval_rows=100, task="evaluate")
 
