@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from safetensors import SafetensorError, deserialize
 
-from persia_cli.errors import CheckpointError
+from persia_cli.config.schema import Run
+from persia_cli.errors import CheckpointError, ConfigError, one_line
 from persia_cli.kernels.rows import hashing
+from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location
-from persia_cli.store.checkpoints.manifest import Manifest, kind_of
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.checkpoints.record_batches import record_batches, understanding_rows
 from persia_cli.store.checkpoints.saved_rows import RowFile, in_order, saved_rows
-from persia_cli.store.layout import table_salt
+from persia_cli.store.layout import EmbeddingLayout, table_salt
 
 FIRST_COLUMNS = {"table": pa.dictionary(pa.int32(), pa.string()), "id": pa.uint64(), "last_used": pa.int64()}
 """Columns of each file of rows; those of vectors follow, the embedding first."""
@@ -81,6 +84,14 @@ def decoded(batch: pa.RecordBatch, names: list[str]) -> RowBlock:
             if pa.types.is_fixed_size_list(field.type) and field.type.value_type == pa.float32()
         },
     )
+
+
+def layout_of(manifest: Manifest) -> EmbeddingLayout:
+    """Return the layout of a checkpoint's configuration; raises ConfigError if that is not one of this version."""
+    try:
+        return embedding_layout(Run.model_validate(manifest.config))
+    except ValidationError as error:
+        raise ConfigError(one_line(error)) from error
 
 
 def keys_of(ids: NDArray[np.uint64], tables: NDArray[np.uint16], names: list[str]) -> NDArray[np.uint64]:
@@ -162,12 +173,6 @@ def read_tensors(path: Location) -> DenseFile:
     if not isinstance(record, dict):
         raise CheckpointError(f"{path} is damaged: its metadata is not an object")
     return DenseFile(tensors, record)
-
-
-def weights_path(folder: Location, manifest: Manifest) -> Location | None:
-    """Return the file of a checkpoint's dense weights; None if there is none."""
-    paths = (folder / file.folder / file.name for file in manifest.files if kind_of(file) == DENSE)
-    return next((path for path in paths if path.name == WEIGHTS), None)
 
 
 def _tensor(entry: Mapping[str, Any]) -> Tensor:

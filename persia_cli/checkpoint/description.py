@@ -4,15 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 
-from persia_cli.checkpoint.content import read_tensors, weights_path
-from persia_cli.config.schema import Run
+from persia_cli.checkpoint.content import DENSE, WEIGHTS, layout_of, read_tensors
 from persia_cli.errors import ConfigError
 from persia_cli.observe.saved_run import locate_model
-from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location, modified_s
-from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, read_manifest
+from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, kind_of, read_manifest
 from persia_cli.store.layout import GroupSpec
 
 
@@ -67,7 +64,10 @@ def describe_checkpoint(folder: Location) -> Description:
     checkpoint, run_dir = locate_model(folder)
     manifest = read_manifest(checkpoint)
     config = manifest.config
-    weights = {} if (path := weights_path(checkpoint, manifest)) is None else read_tensors(path).tensors
+    paths = [checkpoint / file.folder / file.name for file in manifest.files if kind_of(file) == DENSE]
+    weights = {
+        name: values for path in paths if path.name == WEIGHTS for name, values in read_tensors(path).tensors.items()
+    }
     per_epoch = manifest.progress.train_rows
     return Description(
         path=str(checkpoint),
@@ -104,8 +104,8 @@ def describe_checkpoint(folder: Location) -> Description:
 def groups_of(manifest: Manifest) -> dict[str, GroupSpec]:
     """Return the feature group of each table by name; empty if the configuration is not one of this version."""
     try:
-        layout = embedding_layout(Run.model_validate(manifest.config))
-    except (ValidationError, ConfigError):
+        layout = layout_of(manifest)
+    except ConfigError:
         return {}
     return {table.name: group for group in layout.groups for table in group.tables}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from persia_cli.checkpoint.content import (
     DENSE,
@@ -16,14 +15,13 @@ from persia_cli.checkpoint.content import (
     RowBlock,
     Tensor,
     decoded,
+    layout_of,
     read_tensors,
     row_blocks,
 )
 from persia_cli.checkpoint.listing import list_checkpoints, run_checkpoints
-from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, ConfigError, UserError, one_line
 from persia_cli.observe.saved_run import locate_model
-from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location, size_of
 from persia_cli.store.checkpoints.manifest import (
     COLD,
@@ -101,7 +99,13 @@ def verify_checkpoint(folder: Location, progress: VerifyingProgress) -> Verifica
     result.step = manifest.step
     result.flaws += file_flaws(folder, manifest)
     progress.of += 2 * sum(file.nbytes for file in manifest.files)
-    layout = _layout_of(manifest, result)
+    try:
+        layout = layout_of(manifest)
+    except ConfigError as error:
+        layout = None
+        result.notes.append(
+            f"its configuration is not one of this version, so states of optimizers were not compared with it: {error}"
+        )
     for file in manifest.files:
         done = progress.work
         _verify_file(folder, file, manifest, layout, progress, result)
@@ -136,18 +140,6 @@ def _verify_file(
         lambda more: progress.add(nbytes * more // of, more)
     )
     result.rows += progress.rows - rows
-
-
-def _layout_of(manifest: Manifest, result: Verification) -> EmbeddingLayout | None:
-    """Return the layout of a checkpoint's configuration; None, with a note of the reason, if this version has none."""
-    try:
-        return embedding_layout(Run.model_validate(manifest.config))
-    except (ValidationError, ConfigError) as error:
-        result.notes.append(
-            "its configuration is not one of this version, so states of optimizers were not compared with it: "
-            + one_line(error)
-        )
-        return None
 
 
 def dense_flaws(folder: Location, manifest: Manifest) -> Iterator[str]:

@@ -32,7 +32,7 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
-from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, remove_token, write_token
+from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, write_token
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
             address_file.unlink(missing_ok=True)
             (run_dir / SECRET_FILE).unlink(missing_ok=True)
             if keys is None and options.token_file is None:
-                remove_token(file)
+                file.unlink(missing_ok=True)
     return coordinators[0].is_resumable
 
 

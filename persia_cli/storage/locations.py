@@ -1,7 +1,7 @@
 """The location of a run's checkpoints, on a local disk or at a URI, and the differences between the two.
 
-`Location` is a folder or file of either kind; both have `/`, `name`, `parent`, `suffix`, `is_file`, `read_bytes` and
-`iterdir`. Everything else uses the functions here:
+`Location` is a folder or file of either kind; both have `/`, `name`, `parent`, `suffix`, `is_file` and `read_bytes`.
+Everything else uses the functions here:
 
 - `location_of` opens a path or URI, `address_of` returns the text that opens it again on another machine.
 - `writing_file` and `put` write a file that is whole and safe when they return; folders need not be created.

@@ -213,10 +213,6 @@ class RemotePath:
         """Yield the folders in the folder, ordered by name."""
         return (self / info.base_name for info in sorted(self._list(), key=lambda info: info.path) if not info.is_file)
 
-    def iterdir(self) -> Iterator["RemotePath"]:
-        """Yield the content of the folder, ordered by name; nothing if there is no such folder."""
-        return (self / name for name in sorted(info.base_name for info in self._list()))
-
     def remove(self) -> None:
         """Remove the file, or the folder with its content; nothing happens if there is neither."""
 

@@ -93,8 +93,7 @@ class Client:
         self._unreadable = ""
         self._due = math.inf
         self._look = -math.inf
-        self._is_denied = self._has_warned = False
-        self._is_paused = False
+        self._has_warned = self._is_paused = False
 
     @property
     def pending(self) -> int:
@@ -212,13 +211,13 @@ class Client:
         if now >= self._look:
             # Also for an idle client: the events would accumulate.
             self._look = now + LOOK_S
-            self._is_denied = self.socket.denied
+            self.socket.follow()
             if self._hung_up and not self._has_warned:
                 self._has_warned = True
                 log.warning("%s at %s has not answered yet%s", self.peer, self.address, self._hung_up)
         if now < self._due or self._is_paused:
             return
-        if self._requests and self._is_denied:
+        if self._requests and self.socket.denied:
             raise WireError(
                 f"{self.peer} at {self.address} belongs to a job with another secret; give every role of a job the "
                 "--token-file, or --key-file, of its coordinator"

@@ -17,7 +17,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -69,12 +68,6 @@ def await_file(path: Path, limit_s: float, notify: Callable[[str], None]) -> Non
             notified = True
             notify(f"waiting for {path}, which the job's coordinator writes")
         time.sleep(POLL_S)
-
-
-def remove_token(path: Path) -> None:
-    """Remove the token file of a job that has ended."""
-    with suppress(OSError):
-        path.unlink()
 
 
 THE_KEYS = "the job's keys"
@@ -152,11 +145,6 @@ class JobSecret:
     def of(cls, keys: JobKeys) -> Self:
         """Return the secret of a job with these keys."""
         return cls(keys.token, keys)
-
-
-def new_secret() -> JobSecret:
-    """Return the secret of a job without keys."""
-    return JobSecret(new_token())
 
 
 def read_secret(path: Path) -> JobSecret:

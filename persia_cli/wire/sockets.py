@@ -13,7 +13,7 @@ from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_address
 from persia_cli.wire.frames import MAX_FRAMES, ByteCounts, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.message import BATCH_PART, Message
-from persia_cli.wire.secret import JobSecret, authenticate, is_encrypted, log_in, new_secret, require_login
+from persia_cli.wire.secret import JobSecret, authenticate, is_encrypted, log_in, new_token, require_login
 from persia_cli.wire.shared_memory import SharedMemory
 
 
@@ -32,7 +32,7 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
     def __init__(self, secret: JobSecret | None = None, trusts_network: bool = False) -> None:
         """Create the context; without a secret the job consists of this process only, and gets a random token."""
         super().__init__()
-        self.secret = secret or new_secret()
+        self.secret = secret or JobSecret(new_token())
         self.trusts_network = trusts_network
         self._one_at_a_time = threading.Lock()
 
@@ -128,28 +128,19 @@ class Listener(LoginSocket):
 class Dealer(LoginSocket):
     """A client's socket, which detects that its server does not admit it."""
 
-    _denied: bool = False
-    _hung_up: int = 0
+    denied: bool = False
+    """True if the server has another secret and reported that."""
+    hung_up: int = 0
+    """Number of times in a row that the server has ended a connection before the log-in was over.
 
-    @property
-    def denied(self) -> bool:
-        """True if the server has another secret and reported that."""
-        self._follow()
-        return self._denied
+    A server with other keys does so, since it cannot read the client's messages.
+    """
 
-    @property
-    def hung_up(self) -> int:
-        """Number of times in a row that the server has ended a connection before the log-in was over.
-
-        A server with other keys does so, since it cannot read the client's messages.
-        """
-        self._follow()
-        return self._hung_up
-
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Count the log-ins since the last call."""
         for event in self.logins():
-            self._denied |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            self._hung_up = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._hung_up + 1
+            self.denied |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            self.hung_up = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self.hung_up + 1
 
 
 def router(context: Context, address: str) -> Listener:

@@ -64,6 +64,7 @@ def test_a_process_with_the_keys_gets_in_and_is_encrypted(keyed: Context) -> Non
     dealer = sockets.dealer(keyed, sockets.bound_address(router), b"d")
     assert comes_through(router, dealer, IN_S * 1000)
     assert router.getsockopt(zmq.MECHANISM) == dealer.getsockopt(zmq.MECHANISM) == zmq.CURVE
+    dealer.follow()
     assert not dealer.denied
     assert not dealer.hung_up
     dealer.close()
