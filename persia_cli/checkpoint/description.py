@@ -65,9 +65,7 @@ def describe_checkpoint(folder: Location) -> Description:
     manifest = read_manifest(checkpoint)
     config = manifest.config
     paths = [checkpoint / file.folder / file.name for file in manifest.files if kind_of(file) == DENSE]
-    weights = {
-        name: values for path in paths if path.name == WEIGHTS for name, values in read_tensors(path).tensors.items()
-    }
+    weights = next((read_tensors(path).tensors for path in paths if path.name == WEIGHTS), {})
     per_epoch = manifest.progress.train_rows
     return Description(
         path=str(checkpoint),
