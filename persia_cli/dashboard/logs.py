@@ -51,6 +51,10 @@ def _in_words(line: str) -> str | None:
         event = json.loads(line)
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))
         kind = event.pop("event")
-        return None if kind in NUMBERS else f"{clock} {kind} " + " ".join(f"{k}={v}" for k, v in event.items())
+        return (
+            None
+            if kind in NUMBERS
+            else f"{clock} {kind} " + " ".join(f"{k}={v}" for k, v in event.items() if k != "reliability")
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
         return line

@@ -57,7 +57,7 @@ def calibrated(
         if numbers is None:
             continue
         slope, shift = map(np.float32, numbers)
-        with_them = ScoreHistogram.of_counts(logits * slope + shift, negatives, positives)
+        with_them = corrected(scores, task, slope, shift)
         before, after = scores.log_loss(task), with_them.log_loss()
         assert before is not None
         assert after is not None
@@ -66,6 +66,12 @@ def calibrated(
             names = [name for name in QUALITY if name in FIGURES[loss.LINK] and name not in OF_RANKS]
             metrics |= {keys_of(name, list(losses))[task]: QUALITY[name](with_them) for name in names}
     return tuple(found), metrics
+
+
+def corrected(scores: ScoreHistogram, task: int, slope: float, shift: float) -> ScoreHistogram:
+    """Return the scores of a task with a correction of its logits, in float32."""
+    logits, negatives, positives = scores.counts(task)
+    return ScoreHistogram.of_counts(logits * np.float32(slope) + np.float32(shift), negatives, positives)
 
 
 def fitted(logits: NDArray[np.float32], negatives: Columns, positives: Columns) -> tuple[float, float] | None:

@@ -127,10 +127,14 @@ class RunHistory:
 
     @property
     def reliability(self) -> Line | None:
-        """The reliability diagrams of the evaluation that counts."""
-        step = (self.judged or {}).get("step")
+        """The reliability diagrams of the evaluation that counts: as for `judged`, those of the saved model."""
+        if self.judged is None:
+            return None
+        step = self.judged["step"]
         found = (each for each in reversed(self.events) if each["event"] == "reliability" and each["step"] == step)
-        return next(found, None)
+        if (event := next(found, None)) is None or (calibration := calibration_at(step, self.events)) is None:
+            return event
+        return event | {"labels": event["labels"] | calibration["reliability"]}
 
     def last_event(self, kind: str) -> Line | None:
         """Return the last event of a kind."""

@@ -100,9 +100,9 @@ EVENT_KINDS: dict[str, Event] = {
         "calibration curve of an evaluation, in up to 20 bins per label: `predicted`, `observed` and `weight`",
     ),
     "calibrated": Event(
-        ("step", "labels", "metrics"),
+        ("step", "labels", "metrics", "reliability"),
         "a slope and a shift were fitted on an evaluation (`train.calibrate`): `task`, `label`, `slope`, `shift` and "
-        "`log_loss` before and after, of each label; the metrics of the evaluation that they change",
+        "`log_loss` before and after, of each label; the metrics and curves of the evaluation that they change",
     ),
     "best": Event(("metric", "step", "value"), "the best evaluation so far"),
     "stopped_early": Event(("step", "text"), "`train.stop_early` ended training"),

@@ -15,7 +15,7 @@ from persia_cli.control.calibration import Calibration
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
-from persia_cli.observe.calibration import calibrated
+from persia_cli.observe.calibration import calibrated, corrected
 from persia_cli.observe.cold_metrics import cold_metrics
 from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
 from persia_cli.observe.quality import by_label, quality
@@ -281,7 +281,13 @@ class RunRecord:
         self._calibration, metrics = calibrated(self._losses, scores, samples)
         if self._calibration:
             labels = msgspec.to_builtins(self._calibration)
-            self._events.write(event="calibrated", step=self._step, labels=labels, metrics=metrics)
+            diagrams = {
+                each.label: reliability(corrected(scores, each.task, each.slope, each.shift))
+                for each in self._calibration
+            }
+            self._events.write(
+                event="calibrated", step=self._step, labels=labels, metrics=metrics, reliability=diagrams
+            )
 
     def write_roles(self) -> None:
         """Write the gaps of the trace, usage and counters of every process, and the summed counters of each table."""

@@ -19,3 +19,15 @@ def test_the_reliability_diagram_is_that_of_the_evaluation_that_counts(chosen: i
     assert history.judged is not None
     assert history.reliability is not None
     assert (history.judged["step"], history.reliability["step"]) == (counts, counts)
+
+
+def test_the_reliability_diagram_is_that_of_the_corrections_that_the_saved_model_has() -> None:
+    line = {"split": "eval", "step": 10, "auc": 0.7, "log_loss": 0.5}
+    corrections = {"labels": [], "metrics": {}, "reliability": {"click": "corrected"}}
+    events = [
+        {"event": "reliability", "step": 10, "labels": {"click": "as it is", "buy": "as it is"}},
+        {"event": "calibrated", "step": 10, **corrections},
+    ]
+    history = RunHistory(Path("run"), make_run(), [], [line], events, [])
+    assert history.reliability is not None
+    assert history.reliability["labels"] == {"click": "corrected", "buy": "as it is"}
