@@ -26,7 +26,7 @@ MODES_EXAMPLES = examples(
     "persia bench modes conf=synthetic --delay-ms 5",
     "persia bench modes conf=synthetic --delay-ms 5 --mbit 100  # as if on several machines with slow networks",
     "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
-    "persia bench modes conf=criteo train.batch_size=256 mode.staleness=8 --hosts --plot modes.png",
+    "persia bench modes conf=criteo train.batch_size=256 mode.staleness=8 --hosts",
 )
 
 TIER_EXAMPLES = examples(
@@ -35,12 +35,12 @@ TIER_EXAMPLES = examples(
 )
 
 CAPACITY_EXAMPLES = examples(
-    "persia bench capacity conf=criteo train.batch_size=4096 embedding.memory=128MiB --plot capacity.svg",
+    "persia bench capacity conf=criteo train.batch_size=4096 embedding.memory=128MiB",
     "persia bench capacity conf=criteo model.dim=128 embedding.memory=512MiB --sizes 10M,1B,100T --json",
 )
 
 SCALING_EXAMPLES = examples(
-    "persia bench scaling conf=criteo train.batch_size=4096 --most 2 --plot scaling.svg",
+    "persia bench scaling conf=criteo train.batch_size=4096 --most 2",
 )
 
 SERVE_EXAMPLES = examples(
@@ -51,12 +51,6 @@ SERVE_EXAMPLES = examples(
 
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")]
 TurnSteps = Annotated[int, typer.Option("--steps", min=4, help="Steps of a turn.")]
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="A .png or .svg file for a picture of them.", show_default=False),
-]
-QUICK = "A QUICK RUN, WITHOUT MEANING: "
-"""Beginning of the title of a picture of such a run."""
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
@@ -173,7 +167,6 @@ def modes(
     ] = False,
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and link.")] = 3,
-    plot: Plot = None,
     quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see if it runs.")] = False,
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
@@ -188,7 +181,6 @@ def modes(
     from persia_cli.bench.delay_line import NetworkLink
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.modes import links_between_hosts, measure_modes
-    from persia_cli.bench.modes_picture import draw_modes
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose
@@ -199,21 +191,15 @@ def modes(
         raise UserError(f"--mbit={mbit:g}: a link has a bandwidth above 0 Mbit/s; leave it out for no limit")
     if hosts and mbit is not None:
         raise UserError(f"--mbit={mbit:g}: --hosts measures with its own bandwidths; leave one of the two out")
-    _require_picture(plot)
     run = settled_run(overrides or [], conf_dir or [], SCREEN)
     links = links_between_hosts(delay_ms) if hosts else [NetworkLink(delay_ms, math.inf if mbit is None else mbit)]
     steps, rounds = (20, 1) if quick else (steps, rounds)
     results = measure_modes(run, links, steps, rounds, views.noting(as_json))
-    if plot is not None:
-        title = f"{run.name}, batches of {run.train.batch}; {this_machine().processor}"
-        draw_modes(plot, results, QUICK * quick + title)
     if as_json:
         views.print_json("modes", results.values(), quick, run)
         return
     labelled(out(), "machine", this_machine().processor)
     views.show_modes(run, results)
-    if plot is not None:
-        labelled(err(), "picture", str(plot))
     propose(err(), "persia bench throughput conf=criteo --compare torch,dense")
 
 
@@ -254,7 +240,6 @@ def capacity(
     ] = "10M,1B,100B,10T,100T",
     steps: TurnSteps = 100,
     rounds: Rounds = 5,
-    plot: Plot = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see if it runs.")] = False,
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
@@ -265,7 +250,6 @@ def capacity(
     the shape of the configuration's generator, the skew of Criteo's rows, and labels of a planted model.
     """
     from persia_cli.bench.capacity import measure_capacity
-    from persia_cli.bench.capacity_picture import draw_capacity
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.sizes import parse_sizes
     from persia_cli.commands import bench_views as views
@@ -274,20 +258,14 @@ def capacity(
     from persia_cli.jobs.plan import settled_run
 
     parsed = parse_sizes(sizes)
-    _require_picture(plot)
     run = settled_run(overrides or [], conf_dir or [], SCREEN)
     steps, rounds = (20, 1) if quick else (steps, rounds)
     result = measure_capacity(run, parsed, steps, rounds, views.noting(as_json))
-    if plot is not None:
-        machine = this_machine()
-        draw_capacity(plot, result, QUICK * quick + f"{machine.cpu}, {machine.cores} cores")
     if as_json:
         views.print_json("capacity", [result], quick, run)
         return
     labelled(out(), "machine", this_machine().processor)
     views.show_capacity(result)
-    if plot is not None:
-        labelled(err(), "picture", str(plot))
     propose(err(), "persia bench scaling conf=criteo train.batch_size=4096")
 
 
@@ -299,7 +277,6 @@ def scaling(
     ] = 2,
     steps: TurnSteps = 100,
     rounds: Rounds = 3,
-    plot: Plot = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see if it runs.")] = False,
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
@@ -307,40 +284,20 @@ def scaling(
     """Measure a job with more replicas of one role at a time, each pinned to a processor: speed-up and CPU time."""
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.scaling import measure_scaling
-    from persia_cli.bench.scaling_picture import draw_scaling
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.jobs.plan import settled_run
 
-    _require_picture(plot)
     run = settled_run(overrides or [], conf_dir or [], SCREEN)
     steps, rounds = (20, 1) if quick else (steps, rounds)
     results = list(measure_scaling(run, most, steps, rounds, views.noting(as_json)))
-    if plot is not None:
-        draw_scaling(plot, results, QUICK * quick + f"{run.name}; {this_machine().processor}")
     if as_json:
         views.print_json("scaling", results, quick, run)
         return
     labelled(out(), "machine", this_machine().processor)
     views.show_scaling(run, results, this_machine().cores)
-    if plot is not None:
-        labelled(err(), "picture", str(plot))
     propose(err(), "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad")
-
-
-def _require_picture(path: Path | None) -> None:
-    """Raise UserError if no picture can be written there, which is to be known before anything is measured."""
-    from persia_cli.errors import UserError
-    from persia_cli.observe.drawing import empty_figure
-
-    if path is None:
-        return
-    if path.suffix not in (".png", ".svg"):
-        raise UserError(f"--plot={path}: end the name of the picture in .png or .svg")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"--plot={path}: there is no folder {path.absolute().parent}; create it first")
-    empty_figure(1.0, 1.0)
 
 
 app.command(epilog=costs.EXAMPLES)(costs.costs)

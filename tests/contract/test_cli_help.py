@@ -20,10 +20,10 @@ FROZEN = {
         "": "--debug --install-completion --log-format --show-completion --verbose --version",
         "attach": "--progress run",
         "bench": "",
-        "bench capacity": "--conf-dir --json --plot --quick --rounds --sizes --steps overrides",
+        "bench capacity": "--conf-dir --json --quick --rounds --sizes --steps overrides",
         "bench costs": "--check --conf-dir --json --output overrides",
-        "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --plot --quick --rounds --steps overrides",
-        "bench scaling": "--conf-dir --json --most --plot --quick --rounds --steps overrides",
+        "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --quick --rounds --steps overrides",
+        "bench scaling": "--conf-dir --json --most --quick --rounds --steps overrides",
         "bench serve": (
             "--body --candidates --connections --json --quick --rate --rounds --seconds --user --workers folder"
         ),

@@ -41,8 +41,6 @@ def test_kernels_as_json() -> None:
     ("words", "sentence"),
     [
         (["--hosts", "--mbit", "100"], "--mbit=100: --hosts measures with its own bandwidths"),
-        (["--plot", "modes.pdf"], "--plot=modes.pdf: end the name of the picture in .png or .svg"),
-        (["--plot", "away/modes.png"], "create it first"),
     ],
 )
 def test_modes_that_cannot_be_measured_like_this(persia, words: list[str], sentence: str) -> None:
@@ -61,7 +59,6 @@ CRITEO = ("conf=criteo", "embedding.memory=100MiB")
         (["capacity", *CRITEO, "--sizes", "2000T"], "'2000T'"),
         (["capacity", *CRITEO, "--sizes", "10K,1B"], "625 ids"),
         (["capacity", *CRITEO, "--sizes", "1M"], "embedding.memory"),
-        (["capacity", *CRITEO, "--plot", "away/capacity.svg"], "--plot"),
         (["capacity", "conf=criteo", "embedding.capacity=1000"], "embedding.capacity"),
         (["capacity", "conf=adult_income"], "dataset.generator"),
         (["capacity", *CRITEO, "cluster=embedded"], "cluster=local"),
