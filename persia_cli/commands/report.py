@@ -8,8 +8,8 @@ import typer
 from persia_cli.commands.options import examples
 
 EXAMPLES = examples(
-    "persia report runs/criteo-20261121-081500                # report.html in the run directory",
-    "persia report runs/criteo-20261121-081500 -o criteo.png  # one picture",
+    "persia report runs/criteo-20261121-081500                 # report.html in the run directory",
+    "persia report runs/criteo-20261121-081500 -o criteo.html  # elsewhere",
 )
 
 
@@ -24,7 +24,7 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="A .html or .png file.",
+            help="An .html file.",
             show_default="report.html of the run; for a URI, here",
         ),
     ] = None,
@@ -36,7 +36,7 @@ def report(
     import shlex
 
     from persia_cli.commands.screen import err, labelled, propose
-    from persia_cli.jobs.report import write_report, write_report_at
+    from persia_cli.dashboard.report import write_report, write_report_at
     from persia_cli.jobs.run_dirs import uri_of
 
     written = write_report(Path(run), output) if (uri := uri_of(run)) is None else write_report_at(uri, output)

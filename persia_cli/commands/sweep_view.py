@@ -1,11 +1,11 @@
-"""A sweep on the screen: its points are trained, shown as they finish, and compared in a table and a picture."""
+"""A sweep on the screen: its points are trained, shown as they finish, and compared in a table and on a page."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import typer
@@ -15,14 +15,16 @@ from rich.text import Text
 from persia_cli.commands.progress import ProgressBar
 from persia_cli.commands.screen import LABEL_WIDTH, clock, err, labelled, out, paragraph, propose, say, say_json
 from persia_cli.commands.tables import columns, print_table
+from persia_cli.dashboard.page_file import sweep_file
+from persia_cli.disk import write_whole
 from persia_cli.engines.driver_process import INTERRUPTED
 from persia_cli.engines.output import keep_output
-from persia_cli.errors import PersiaError, UserError, count
-from persia_cli.observe.history import QUALITY
+from persia_cli.errors import PersiaError, count
+from persia_cli.observe.history import metric_name
 from persia_cli.observe.journal import METRICS, Tail
 from persia_cli.sweeps.comparison import Mean, Row
 from persia_cli.sweeps.folder import (
-    FRONTIER,
+    PAGE,
     RESULTS,
     SETTINGS,
     SETTINGS_TABLE,
@@ -33,14 +35,13 @@ from persia_cli.sweeps.folder import (
     write_results,
     write_settings,
 )
-from persia_cli.sweeps.frontier import draw
-from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, quality_of, spots, tasks_of, verdict
+from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, quality_of, tasks_of, verdict
 from persia_cli.sweeps.points import Axis, name_setting, settings_of, value_of
 from persia_cli.sweeps.processes import Sweep
 from persia_cli.sweeps.search import Search
 
 SHOWN = 10
-"""Settings of a search in the table and the picture, the best ones; `settings.csv` has all."""
+"""Settings of a search in the table, the best ones; `settings.csv` has all."""
 
 
 class SweepProgress:
@@ -93,7 +94,7 @@ def _show_point(console: Console, outcome: PointOutcome, metrics: Sequence[str],
         text = f"{outcome.point.label}: {outcome.error}{rest}"
         paragraph(console, text, f"{'failed':<{LABEL_WIDTH}}", head_style="bold red")
         return
-    quality = [f"{named(metric)} {_plain(figures.quality.get(metric), '.5f')}" for metric in metrics]
+    quality = [f"{metric_name(metric)} {_plain(figures.quality.get(metric), '.5f')}" for metric in metrics]
     speed = f"{_plain(figures.samples_per_s, ',.0f')} samples/s"
     text = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}{rest}"
     labelled(console, outcome.state, text)
@@ -113,7 +114,7 @@ def described(axis: Axis) -> str:
 def show_table(console: Console, rows: Sequence[Row]) -> None:
     """Print a row per setting."""
     paired = any(row.difference for row in rows)
-    metrics = [named(metric) for metric in rows[0].quality]
+    metrics = [metric_name(metric) for metric in rows[0].quality]
     names = ["seeds", "samples/s", *metrics, "at step", "steps", "staleness"]
     table = columns("setting", *names, *([f"{metrics[0]} to baseline", "differs"] if paired else []))
     for row in rows:
@@ -170,12 +171,6 @@ def legend(metric: str, baseline: str | None) -> str:
     if baseline is None:
         return text
     return f"{text}. Differences are to {baseline}, same seed against same seed; one differs if its interval excludes 0"
-
-
-def named(metric: str) -> str:
-    """Return the name of a metric in a table."""
-    figure = next((figure for figure in QUALITY if metric == figure or metric.startswith(f"{figure}_")), None)
-    return metric if figure is None else QUALITY[figure] + metric.removeprefix(figure).replace("_", " ", 1)
 
 
 def _steps(steps: Sequence[int]) -> str:
@@ -267,18 +262,18 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     rows = compare_settings(plan, outcomes)
     write_settings(plan.folder, [as_object(row) for row in rows], [as_object(row, flat=True) for row in rows])
     shown = rows if plan.space is None else rows[:SHOWN]
-    picture = _picture(plan, shown, outcomes)
+    page = plan.folder / PAGE
+    write_whole(page, sweep_file(plan.folder, _title(plan), plan.metric, time()))
     failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
-        say_json(_as_object(plan, rows, outcomes, picture))
+        say_json(_as_object(plan, rows, outcomes))
     elif shown:
         show_table(out(), shown)
         paragraph(err(), legend(plan.metric, plan.baseline), style="dim")
     for outcome in failed:
         labelled(err(), "failed", f"{outcome.point.label}: {outcome.error}")
     labelled(err(), "results", f"{plan.folder / SETTINGS_TABLE}, {SETTINGS}, {TABLE}, {RESULTS}")
-    if picture:
-        labelled(err(), "picture", str(picture))
+    labelled(err(), "page", str(page))
     folder = shlex.quote(str(plan.folder))
     if failed if plan.space is None else not rows or rows[0].main_metric is None:
         if plan.space:
@@ -300,9 +295,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     propose(err(), f"persia train conf={config} checkpoint.at_end=true")
 
 
-def _as_object(
-    plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome], picture: Path | None
-) -> dict[str, Any]:
+def _as_object(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
     return {
         "folder": str(plan.folder),
         "stand_in": plan.first.facts.stand_in,
@@ -312,23 +305,11 @@ def _as_object(
         "chosen": dict(chosen_row(plan, rows).setting) if plan.space and rows else None,
         "settings": [as_object(row) for row in rows],
         "points": [point_object(outcome) for outcome in outcomes],
-        "picture": str(picture) if picture else None,
+        "page": str(plan.folder / PAGE),
     }
 
 
-def _picture(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> Path | None:
-    """Draw the picture; without matplotlib, or with nothing to draw, print a note instead."""
-    plotted = spots(plan, rows, outcomes)
-    if not plotted:
-        labelled(err(), "note", f"no picture: no setting has both a speed and {plan.metric}")
-        return None
-    path = plan.folder / FRONTIER
+def _title(plan: SweepPlan) -> str:
     prefix = "MADE-UP DATA, " if plan.first.facts.stand_in else ""
-    try:
-        most = "up to " if plan.first.run.train.early_stop else ""
-        title = f"{plan.first.run.name}: {prefix}{most}{count(plan.first.job.steps, 'step')}"
-        draw(path, plotted, title, plan.baseline, plan.metric)
-    except UserError as error:
-        labelled(err(), "note", str(error))
-        return None
-    return path
+    most = "up to " if plan.first.run.train.early_stop else ""
+    return f"{plan.first.run.name}: {prefix}{most}{count(plan.first.job.steps, 'step')}"

@@ -1,24 +1,20 @@
 """The server of the dashboard: pages, their data as JSON, and what changes as server-sent events."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from persia_cli.dashboard.curves import new_curves
-from persia_cli.dashboard.details import comparison, run_details
+from persia_cli.dashboard.curves import MAX_POINTS, new_curves
+from persia_cli.dashboard.details import comparison, run_details, to_json
 from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.guard import App, Guard
 from persia_cli.dashboard.logs import search
+from persia_cli.dashboard.panels import panels
 from persia_cli.dashboard.rows import RunRow, read_row
 from persia_cli.dashboard.sweep import sweep_details, sweep_row
 from persia_cli.errors import UserError
-from persia_cli.metric import AIMS
-from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.serving.http.settings import MAX_CONNECTIONS
 from persia_cli.serving.http.token_file import TokenFile
 
@@ -34,8 +30,8 @@ REST_TIMES = 100.0
 """Files are read again after so many times the time that reading them took, so that training is not slowed."""
 END_S = 3
 """Seconds that answers have at the end; streams notice it within a part of a second."""
-MAX_POINTS, MIN_POINTS = 3000, 300
-"""Points of a curve: MAX_POINTS is shared by the runs of a page."""
+MIN_POINTS = 300
+"""Minimum number of points of a curve, if a page has many runs."""
 
 
 def server_of(folder: Folder, token: TokenFile | None, host: str) -> "uvicorn.Server":
@@ -70,11 +66,11 @@ def _app(folder: Folder, token: TokenFile | None, host: str, is_ending: Callable
         return FileResponse(STATIC / "page.html")
 
     def missing(request: "Request", error: Exception) -> Response:
-        return Response(_encoded({"error": str(error)}), 404, media_type="application/json")
+        return Response(to_json({"error": str(error)}), 404, media_type="application/json")
 
     def data(name: str, make: "Callable[[QueryParams], Any]") -> Route:
         def answer(request: "Request") -> Response:
-            return Response(_encoded(make(request.query_params)), media_type="application/json")
+            return Response(to_json(make(request.query_params)), media_type="application/json")
 
         return Route(f"/api/{name}", answer)
 
@@ -86,7 +82,7 @@ def _app(folder: Folder, token: TokenFile | None, host: str, is_ending: Callable
 
     routes = [
         *(Route(path, page) for path in PAGES),
-        data("keys", lambda query: _keys()),
+        data("panels", lambda query: panels()),
         data("run", lambda query: run_details(folder, query.get("run", ""))),
         data("logs", lambda query: search(folder, query.get("run", ""), query.get("file", ""), query.get("text", ""))),
         data("compare", lambda query: comparison(folder, _runs(query))),
@@ -95,12 +91,6 @@ def _app(folder: Folder, token: TokenFile | None, host: str, is_ending: Callable
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token, host)
-
-
-def _keys() -> dict[str, Any]:
-    """Return the keys of metrics; curves of evaluations have only those that are `scored`."""
-    scored = {key for key, each in METRIC_KEYS.items() if key in ("loss", *AIMS) or each.lines == "eval"}
-    return {key: {**each._asdict(), "scored": key in scored} for key, each in METRIC_KEYS.items()}
 
 
 def rows(folder: Folder, request: "Request") -> Callable[[], list[bytes]]:
@@ -179,12 +169,4 @@ async def _events(changes: Callable[[], list[bytes]], is_ending: Callable[[], bo
 def _event(kind: str, value: Any, name: str = "") -> bytes:
     """Return a server-sent event; JSON has no line breaks."""
     head = f"id: {name}\nevent: {kind}\ndata: " if name else f"event: {kind}\ndata: "
-    return head.encode() + _encoded(value) + b"\n\n"
-
-
-def _encoded(value: Any) -> bytes:
-    """Return JSON; a name that is not in UTF-8, and other halves of characters, are escaped."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value)).encode()
+    return head.encode() + to_json(value) + b"\n\n"

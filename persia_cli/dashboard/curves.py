@@ -12,6 +12,8 @@ from persia_cli.observe.journal import METRICS, object_of, reading
 HEAD_BYTES = 26
 """Bytes at the begin of a journal that are unlike those of any other: its first line starts with a time."""
 TRAIN = b'"split": "train"'
+MAX_POINTS = 3000
+"""Maximum number of points of a curve; the runs of a page share it."""
 WINDOW = "window_"
 """Prefix of metrics of training over the last lines, which curves show instead of those over all lines so far."""
 

@@ -8,9 +8,12 @@ from persia_cli.dashboard.folder import Folder
 from persia_cli.disk import is_held, open_regular
 from persia_cli.errors import UserError
 from persia_cli.metric import aim_of, goodness
+from persia_cli.observe.history import metric_name
 from persia_cli.sweeps.comparison import mean_of
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, counted, read_results
 from persia_cli.sweeps.points import name_setting, settings_of, short_name
+
+STALENESS = "mode.staleness"
 
 
 def sweep_row(folder: Folder, name: str) -> dict[str, Any]:
@@ -30,33 +33,41 @@ def sweep_row(folder: Folder, name: str) -> dict[str, Any]:
     return {"sweep": name, "state": state, "text": " ".join(request.words), **counts}
 
 
-def sweep_details(folder: Folder, name: str) -> dict[str, Any]:
-    """Return a sweep's row, and its settings with means over seeds; raises UserError if there is no such sweep."""
+def sweep_details(folder: Folder, name: str, metric: str | None = None) -> dict[str, Any]:
+    """Return a sweep's row, and its settings with means over seeds; raises UserError if there is no such sweep.
+
+    Settings are compared by `metric`: by default the requested one, else AUC, RMSE or the loss.
+    """
     path, row = folder.sweep(name), sweep_row(folder, name)
     if row["state"] == "damaged":
         return {**row, "settings": [], "metric": None}
     results = counted(read_results(path))
     there = {key for each in results if each.figures for key in each.figures.quality}
-    metric = SweepRequest.read(path)[0].metric or next((key for key in ("auc", "rmse") if key in there), "loss")
+    metric = (
+        metric or SweepRequest.read(path)[0].metric or next((key for key in ("auc", "rmse") if key in there), "loss")
+    )
     settings = settings_of([outcome.point for outcome in results])
-    spots = [_spot([each for each in results if each.point.setting == setting], metric) for setting in settings]
+    rows = [_setting([each for each in results if each.point.setting == setting], metric) for setting in settings]
     best = -math.inf
-    for spot in sorted(spots, key=lambda each: -each["speed"]["mean"] if each["speed"] else 0.0):
-        good = goodness(aim_of(metric), spot["quality"]["mean"]) if spot["speed"] and spot["quality"] else -math.inf
-        spot["is_best"] = good > best
+    for each in sorted(rows, key=lambda each: -each["speed"]["mean"] if each["speed"] else 0.0):
+        good = goodness(aim_of(metric), each["quality"]["mean"]) if each["speed"] and each["quality"] else -math.inf
+        each["is_best"] = good > best
         best = max(good, best)
-    return {**row, "metric": metric, "settings": spots}
+    return {**row, "metric": metric_name(metric), "settings": rows}
 
 
-def _spot(results: list[PointOutcome], metric: str) -> dict[str, Any]:
-    """Return a setting for the picture: the means of speed and quality over its points."""
+def _setting(results: list[PointOutcome], metric: str) -> dict[str, Any]:
+    """Return a setting with the means of speed and quality over its points."""
     done, setting = [each.figures for each in results if each.figures], results[0].point.setting
+    staleness = dict(setting).get(STALENESS, "")
     speeds = [each.samples_per_s for each in done if each.samples_per_s is not None]
     qualities = [value for each in done if (value := each.quality.get(metric)) is not None]
     means = {"speed": mean_of(speeds), "quality": mean_of(qualities)}
     return {
         "setting": name_setting(setting),
         "label": short_name(setting),
+        "staleness": int(staleness) if staleness.isdecimal() else None,
+        "others": short_name(tuple(pair for pair in setting if pair[0] != STALENESS)),
         "finished": len(done),
         "failed": sum(each.error is not None for each in results),
         **{key: mean and {"mean": mean.mean, "margin": mean.margin} for key, mean in means.items()},

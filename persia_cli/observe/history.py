@@ -52,6 +52,12 @@ QUALITY = {
 """Metrics of an evaluation, and their names in a table."""
 
 
+def metric_name(key: str) -> str:
+    """Return the name of a metric in a table, with its label."""
+    metric = next((metric for metric in QUALITY if key == metric or key.startswith(f"{metric}_")), None)
+    return key if metric is None else QUALITY[metric] + key.removeprefix(metric).replace("_", " ", 1)
+
+
 @dataclass(frozen=True)
 class RunOutcome:
     """The state of a run and, if there is more to report, a sentence about it."""

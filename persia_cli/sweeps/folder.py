@@ -26,7 +26,7 @@ RESULTS = "results.json"
 TABLE = "results.csv"
 SETTINGS = "settings.json"
 SETTINGS_TABLE = "settings.csv"
-FRONTIER = "frontier.png"
+PAGE = "sweep.html"
 
 _LONGEST_NAME = 80
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
-from persia_cli.config.record import CONFIG, read_run
-from persia_cli.config.schema import Dataset, HybridMode, Run
+from persia_cli.config.schema import Dataset, Run
 from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
@@ -29,7 +28,6 @@ from persia_cli.sweeps.folder import (
     read_results,
     run_dir_of,
 )
-from persia_cli.sweeps.frontier import Spot
 from persia_cli.sweeps.grid import GridRun, Space, compose_grid, compose_space
 from persia_cli.sweeps.points import (
     SEED,
@@ -39,7 +37,6 @@ from persia_cli.sweeps.points import (
     default_baseline,
     name_setting,
     settings_of,
-    short_name,
 )
 from persia_cli.sweeps.processes import Task
 
@@ -289,17 +286,3 @@ def quality_of(row: Row) -> float:
     """Return the quality of a setting; higher is better."""
     assert row.main_metric is not None
     return goodness(aim_of(next(iter(row.quality))), row.main_metric.mean)
-
-
-def spots(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> list[Spot]:
-    """Return the settings that have both a speed and the plan's metric, for the picture."""
-    runs = {each.point.setting: each.run for each in plan.grid}
-    where = {each.point.setting: plan.folder / each.run_dir for each in outcomes}
-    found = []
-    for row in rows:
-        if row.samples_per_s and row.main_metric:
-            mode = (runs.get(row.setting) or read_run(where[row.setting] / CONFIG)).mode
-            staleness = mode.staleness if isinstance(mode, HybridMode) else None
-            label = short_name(row.setting) or mode.kind
-            found.append(Spot(label, mode.kind, staleness, row.samples_per_s, row.main_metric, row.difference))
-    return found

@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from persia_cli.dashboard.curves import new_curves
+from persia_cli.dashboard.panels import PANELS
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.jobs.result import lost_rows
-from persia_cli.observe.history import read_history
-from persia_cli.observe.panels import panels_of
-from persia_cli.observe.report_page import report_page
 from tests.support.jobs import CRITEO_FFNN, train
 from tests.support.launched import Launched
 from tests.support.small import WORDS, figures
@@ -53,11 +52,11 @@ def test_a_training_beyond_memory_has_the_bits_of_one_within(kind: str, criteo_r
     tables = json.loads(shown.stdout)["tables"]
     assert sum(table["counters"]["returned"] for table in tables.values()) == counted(beyond, "returned") > 0
     assert sum(table["bytes"] for table in tables.values()) <= MEMORY
-    titles = {
-        name: {panel.title for panel in panels_of(read_history(tmp_path / name))} for name in ("within", "beyond")
-    }
-    assert titles["beyond"] - titles["within"] == {"Memory and disks", "Wait for disks"}
-    assert "rows on disks" in report_page(read_history(beyond.run_dir), {}, 0.0)
+    keys = [new_curves(result.run_dir, "", 100)[0]["train"].keys() for result in (within, beyond)]
+    titles = [{panel.title for panel in PANELS if panel.curves.keys() & each} for each in keys]
+    assert titles[1] - titles[0] == {
+        "Rows found in memory and on disks", "Wait for disks", "Reads from disks", "Writes to disks", "Rows lost",
+    }  # fmt: skip
 
 
 def test_a_saved_model_is_judged_with_its_rows_on_disks(tmp_path: Path) -> None:

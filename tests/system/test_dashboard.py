@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from persia_cli.main import app
 from persia_cli.observe.journal import METRICS
 from tests.support.launched import ENDLESS, LIMIT_S, Launched
 from tests.support.made_up_run import made_up_run
@@ -23,7 +25,7 @@ from playwright.sync_api import sync_playwright
 from tests.support.dashboards import dashboard_over
 
 pytestmark = pytest.mark.slow
-LOSS = "canvas[aria-label^='loss over step']"
+LOSS = "canvas[aria-label^='Loss over step']"
 LIMIT_MS = 1000 * LIMIT_S
 RUNS, LINES = 200, 10_000
 
@@ -107,9 +109,9 @@ def test_runs_are_chosen_and_compared_by_keyboard(tmp_path: Path, page: Any) -> 
         page.wait_for_url("**/compare?*")
         page.get_by_role("region", name="Settings that differ").get_by_text("dataset.labels").wait_for()
         loss = page.locator(LOSS)
-        assert "runs/a loss training" in loss.get_attribute("aria-label")
-        assert "runs/b loss evaluation" in loss.get_attribute("aria-label")
-        entry = page.get_by_role("button", name="show or hide runs/a loss training")
+        assert "runs/a training" in loss.get_attribute("aria-label")
+        assert "runs/b evaluation" in loss.get_attribute("aria-label")
+        entry = page.get_by_role("button", name="show or hide runs/a training")
         entry.press("Enter")
         assert "u-off" in entry.locator("xpath=..").get_attribute("class")
 
@@ -129,7 +131,21 @@ def test_every_page_is_light_or_dark_as_the_reader_prefers(tmp_path: Path, page:
         assert page.get_by_text("<b>no</b>").count() == 0  # of the comparison; the page of the run shows it as text
         page.goto(f"{url}/run?run=runs/b")
         page.get_by_role("alert").get_by_text("<b>no</b>").wait_for()
-        page.get_by_role("img", name="Reliability diagram").wait_for()
+        page.get_by_role("img", name="Reliability").wait_for()
+
+
+def test_a_report_is_the_same_page_and_needs_no_server(tmp_path: Path, page: Any) -> None:
+    run = made_up(tmp_path) / "runs" / "b"
+    assert CliRunner().invoke(app, ["report", str(run)]).exit_code == 0
+    page.goto((run / "report.html").as_uri())
+    page.get_by_role("alert").get_by_text("<b>no</b>").wait_for()
+    page.locator(LOSS).wait_for()
+    titles = page.locator("h3").all_text_contents()
+    with opened(tmp_path, page) as url:
+        page.goto(f"{url}/run?run=runs/b")
+        page.get_by_role("img", name="Reliability").wait_for()
+        assert page.locator("h3").all_text_contents() == titles
+    assert len(titles) > 10
 
 
 SHADES = """() => {

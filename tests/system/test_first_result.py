@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
+from tests.support.page_files import data_of
 from tests.support.planted import write_planted
 
 MODEL = ["model.dim=4", "model.hidden=[64]", "model.norm=batch", "model.dropout=0.2"]
@@ -99,9 +100,9 @@ def test_the_best_model_is_scored_on_the_test_samples_at_the_end(tmp_path: Path)
     assert lines_of(run, "test") == [tested], "later evaluations have separate records"
 
     persia("report", run)
-    page = (run / "report.html").read_text()
-    assert f'<span class="soft">AUC of the test</span><b>{tested["auc"]:.4f}</b>' in page
-    assert f"{tested['auc']:.6f}" in page
+    shown = data_of(run / "report.html")["run"]
+    assert shown["facts"]["AUC of the test"] == f"{tested['auc']:.4f}"
+    assert f"{tested['auc']:.6f}" in {cell for row in shown["tables"]["Evaluations"] for cell in row}
 
 
 @pytest.mark.parametrize("given", ["{name: state}", "{name: copies, pooling: sum}", "clue"])

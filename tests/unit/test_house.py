@@ -73,7 +73,6 @@ ONLY_IN = {
     "lmdb": (),
     "faiss": ("retrieval.approximate",),
     "ray": ("engines.ray",),
-    "matplotlib": ("observe.drawing", "observe.panels", "sweeps.frontier"),
     "tensorboard": ("loggers.tensorboard",),
     "mlflow": ("loggers.mlflow",),
     "wandb": ("loggers.wandb",),

@@ -1,11 +1,12 @@
-// The list of runs and sweeps, and the choice of the page.
+// The live pages: a list of runs and sweeps, a run, a comparison, a sweep; and the choice of the page.
 
 import { showComparison } from "./compare.js";
+import { Logs } from "./logs.js";
 import { address, badge, begin, failed, h, number, show, table } from "./parts.js";
-import { showRun } from "./run.js";
+import { RunPage } from "./run.js";
 import { RunTable } from "./runs.js";
-import { follow } from "./server.js";
-import { showSweep } from "./sweep.js";
+import { follow, load, paced } from "./server.js";
+import { SweepPage } from "./sweep.js";
 
 const HEAD = ["sweep", "state", "points", "done", "failed", "arguments"];
 
@@ -20,6 +21,28 @@ function showList() {
       [link(sweep), badge(state), number(points), number(done), number(failed), text];
     show(sweeps, found.sweeps.length ? table("Sweeps", [HEAD, ...found.sweeps.map(cells)]) : null);
   } });
+}
+
+async function showRun(asked) {
+  const run = asked.get("run"), logs = new Logs(run), page = new RunPage(run, await load("panels"), logs.node);
+  const soon = paced(async () => {
+    page.show(await load("run", { run }));
+    await logs.refresh();
+  }, failed);
+  follow("curves", [["run", run]], {
+    curves: (event) => page.curves.take(event),
+    state({ step, samples_per_s }) {
+      page.now.textContent = `Step ${number(step)}, ${number(samples_per_s)} samples/s`;
+      soon();
+    },
+    gone: failed,
+  });
+}
+
+function showSweep(asked) {
+  const sweep = asked.get("sweep"), points = new RunTable("Points"), page = new SweepPage(sweep, points.node);
+  const soon = paced(async () => page.show(await load("sweep", { sweep })), failed);
+  follow("rows", [["sweep", sweep]], { rows(found) { points.take(found); soon(); }, gone: failed });
 }
 
 const pages = { "": showList, run: showRun, compare: showComparison, sweep: showSweep };

@@ -1,43 +1,77 @@
-// A chart by uPlot: lines or points in colours of the page, with a legend that is used by keyboard.
+// A chart by uPlot: lines, points or bars in colours of the page, with a legend that is used by keyboard.
 
-import { h, number } from "./parts.js";
+import { duration, h, number } from "./parts.js";
 
-const COLOURS = 8, HEIGHT = 230;
+const COLOURS = 8, HEIGHT = 230, ROOM = 1 / 12;
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 5 });
 const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const line = { stroke: colour("--line"), width: 1 };
+const grid = { stroke: colour("--line"), width: 1 };
+const DASHES = [5, 4];
+const TIMES = [1, 2, 5, 10, 15, 30].flatMap((each) => [each, 60 * each, 3600 * each, 86400 * each]).sort((a, b) => a - b);
 
-// The range of an axis with room for texts at the right of points.
-function wide(_, low, high) {
-  const width = high - low || Math.abs(low) || 1;
-  return [low - width / 8, high + width / 4];
+// The range of an axis: with room around the numbers, also around a single one, but below 0 only if a number is.
+function range(low, high, below, above) {
+  const isFlat = high === low, width = isFlat ? Math.abs(high) / 8 || 1 : high - low;
+  const least = low - width * (isFlat ? 1 : below);
+  return [low >= 0 ? Math.max(0, least) : least, high + width * (isFlat ? 1 : above)];
 }
 
 export class Chart {
-  // `series`: { label, order, dots, dashes, isAlone } of each; isAlone: points without lines.
-  constructor({ title, unit = "", meaning, x, y, series, height = HEIGHT, log = false, sync, marks = [] }) {
-    Object.assign(this, { title, x, series, marks });
+  // `kind`: "curves"; "points" with room for their texts; "bars"; or "powers", with powers of 2 on the x-axis.
+  // `series`: { label, order, dots, isDashed, isAlone } of each; isAlone: points without lines. `names`: the numbers on
+  // the x-axis with their texts. `isLog`: both axes are logarithmic. `isTime`: the x-axis has seconds.
+  constructor({
+    kind = "curves", title, unit = "", meaning, x, y, series, names, height = HEIGHT, sync, fromZero = false,
+    isLog = false, isTime = false,
+  }) {
+    Object.assign(this, { kind, title, x, series, marks: [] });
     this.node = h("figure", {}, h("h3", { title: meaning }, title, h("span", { class: "soft" }, ` ${unit}`)));
-    const names = ["", ...series.map(({ order }) => `--series-${order % COLOURS}`)];
+    const hues = ["", ...series.map(({ order }) => `--series-${order % COLOURS}`)], text = new Map(names);
+    const wide = (_, texts) => 34 + 7 * Math.max(3, ...(texts ?? []).map((each) => each.length));
     const axis = (label, size) => ({
-      label, size, labelSize: 18, labelGap: 0, stroke: colour("--soft"), grid: line, ticks: line,
+      label, size, labelSize: 18, labelGap: 0, stroke: colour("--soft"), grid, ticks: grid,
       values: (_, splits) => splits.map((each) => (each == null ? "" : short.format(each))),
     });
-    const distr = log ? 3 : 1, marker = (_, n) => `var(${names[n]})`, value = (_, each) => number(each);
+    const times = { incrs: TIMES, values: (_, splits) => splits.map(duration), space: 70 };
+    const named = {
+      splits: [...text.keys()], filter: (_, splits) => splits, values: (_, splits) => splits.map((each) => text.get(each)),
+    };
+    const marker = (_, n) => `var(${hues[n]})`;
+    // Where the pointer is nowhere, the legend has the last values.
+    const value = (u, each, n, at) => {
+      const found = at == null ? u.data?.[n]?.findLast((every) => every != null) : each;
+      return (n === 0 && (text.get(found) ?? (isTime && found != null && duration(found)))) || number(found);
+    };
+    const across = {
+      bars: (_, low, high) => [low - 0.6, high + 0.6],
+      points: (_, low, high) => range(...this.withBars(low, high, "x", "dx"), ROOM, 0.2),
+      powers: (_, low, high) => [low / 1.3, high * 1.3],
+    }[kind];
+    const above = kind === "bars" ? 0.2 : ROOM;
+    const up = (_, low, high) => range(...this.withBars(fromZero ? 0 : low, high, "y", "dy"), ROOM, above);
     this.u = new uPlot({
-      width: 400, height, cursor: { sync: { key: sync } }, legend: { markers: { stroke: marker, fill: marker } },
-      scales: { x: { time: false, distr, range: marks.length && !log ? wide : undefined }, y: { distr } },
-      axes: [axis(y && x, 30), axis(y, 56)],
-      series: [{ label: x, value }, ...series.map(({ label, dots, dashes, isAlone }, n) => {
-        const stroke = colour(names[n + 1]), points = dots ? { show: true, size: dots, fill: stroke } : undefined;
-        return { label, stroke, points, value, width: isAlone ? 0 : 1.4, dash: dashes, spanGaps: true };
+      width: 400, height, cursor: { sync: { key: sync } },
+      legend: { show: kind !== "bars", live: kind === "curves", markers: { stroke: marker, fill: marker } },
+      scales: {
+        x: {
+          time: false, range: across, distr: isLog || kind === "powers" ? 3 : 1, log: kind === "powers" ? 2 : 10,
+        },
+        y: isLog ? { distr: 3 } : { range: up },
+      },
+      axes: [{ ...axis(x, 30), ...(names ? named : isTime ? times : {}) }, axis(y, wide)],
+      series: [{ label: x, value }, ...series.map(({ label, dots, isDashed, isAlone }, n) => {
+        const stroke = colour(hues[n + 1]);
+        const points = dots ? { show: true, size: dots, fill: stroke } : isDashed || kind === "bars" ? { show: false } : {};
+        const bars = kind === "bars" ? { paths: uPlot.paths.bars({ size: [0.7, 90] }), fill: stroke } : {};
+        const dash = isDashed ? DASHES : undefined;
+        return { label, stroke, points, value, width: isAlone ? 0 : 1.4, dash, spanGaps: true, ...bars };
       })],
       hooks: { draw: [() => this.drawMarks()] },
     }, null, this.node);
     this.node.chart = this.u;
     this.u.root.querySelector("canvas").setAttribute("role", "img");
     for (const entry of [...this.u.root.querySelectorAll(".u-series th")].slice(1)) this.makeButton(entry);
-    const resized = new ResizeObserver(([{ contentRect }]) => this.u.setSize({ width: contentRect.width, height }));
+    const resized = new ResizeObserver(([{ contentRect: { width } }]) => width && this.u.setSize({ width, height }));
     resized.observe(this.node);
   }
 
@@ -51,15 +85,23 @@ export class Chart {
     });
   }
 
-  // Draws [xs, ys] of each series; a part that was zoomed to stays.
-  set(tables) {
-    const { min, max } = this.u.scales.x, xs = this.u.data?.[0];
-    this.u.setData(uPlot.join(tables), !xs?.length || this.marks.length > 0 || (min === xs[0] && max === xs.at(-1)));
+  // Draws [xs, ys] of each series, and `marks`; a part of curves that was zoomed to stays.
+  set(tables, marks = []) {
+    const { min, max } = this.u.scales.x, xs = this.u.data?.[0] ?? [];
+    const isWhole = this.kind !== "curves" || xs.length < 2 || (min === xs[0] && max === xs.at(-1));
+    this.marks = marks;
+    this.u.setData(uPlot.join(tables), isWhole);
     const last = tables.map(([, ys], n) => `${this.series[n].label} ${number(ys.findLast((y) => y != null))}`);
     this.u.root.querySelector("canvas").setAttribute("aria-label", `${this.title} over ${this.x}: ${last.join(", ")}`);
   }
 
-  // Draws error bars and texts of points: { x, y, dx, dy, text }.
+  // The range of numbers and error bars on an axis.
+  withBars(low, high, axis, error) {
+    const ends = this.marks.flatMap((mark) => [mark[axis] - (mark[error] ?? 0), mark[axis] + (mark[error] ?? 0)]);
+    return ends.length ? [Math.min(low, ...ends), Math.max(high, ...ends)] : [low, high];
+  }
+
+  // Draws error bars and texts of points: { x, y, dx, dy, text, isMiddle }.
   drawMarks() {
     const { ctx, bbox } = this.u, at = (value, scale) => this.u.valToPos(value, scale, true);
     ctx.save();
@@ -68,17 +110,62 @@ export class Chart {
     ctx.clip();
     ctx.strokeStyle = ctx.fillStyle = colour("--soft")();
     ctx.textAlign = "left";
-    ctx.font = `${12 * devicePixelRatio}px system-ui`;
+    ctx.textBaseline = "bottom";
+    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.beginPath();
-    for (const { x, y, dx = 0, dy = 0, text = "" } of this.marks) {
+    for (const { x, y, dx = 0, dy = 0 } of this.marks) {
       ctx.moveTo(at(x - dx, "x"), at(y, "y"));
       ctx.lineTo(at(x + dx, "x"), at(y, "y"));
       ctx.moveTo(at(x, "x"), at(y - dy, "y"));
       ctx.lineTo(at(x, "x"), at(y + dy, "y"));
-      ctx.fillText(text, at(x, "x") + 8 * devicePixelRatio, at(y, "y") - 7 * devicePixelRatio);
     }
     ctx.stroke();
+    this.drawTexts();
     ctx.restore();
+  }
+
+  // Writes the texts of points, each where it covers no other, no point and no error bar, if there is such a place.
+  drawTexts() {
+    const { ctx, bbox } = this.u, em = 12 * devicePixelRatio, gap = 8 * devicePixelRatio;
+    const at = (x, y) => [this.u.valToPos(x, "x", true), this.u.valToPos(y, "y", true)];
+    const places = this.marks.map(({ x, y }) => at(x, y));
+    const taken = this.marks.flatMap(({ x, y, dx = 0, dy = 0 }, n) => [
+      [places[n][0] - gap / 2, places[n][1] - gap / 2, places[n][0] + gap / 2, places[n][1] + gap / 2],
+      [...at(x - dx, y), ...at(x + dx, y)], [...at(x, y + dy), ...at(x, y - dy)],
+    ]);
+    for (const [n, { text, isMiddle }] of this.marks.entries()) {
+      if (!text) continue;
+      const [x, y] = places[n], width = ctx.measureText(text).width, left = x - gap - width, middle = x - width / 2;
+      const corners = isMiddle ? [[middle, y - gap]]
+        : [[x + gap, y - gap], [x + gap, y + gap + em], [left, y - gap], [left, y + gap + em], [middle, y - 2 * gap]];
+      const boxes = corners.map(([a, b]) => [a, b - em, a + width, b]);
+      const isFree = ([a, b, c, d]) => a >= bbox.left && c <= bbox.left + bbox.width && b >= bbox.top
+        && d <= bbox.top + bbox.height && !taken.some(([e, f, g, i]) => a < g && e < c && b < i && f < d);
+      const box = boxes.find(isFree);
+      if (!box) continue;
+      taken.push(box);
+      ctx.fillText(text, box[0], box[3]);
+    }
+  }
+}
+
+// Charts in a grid, each at its number; one is made again only when it shows something else than before.
+export class Grid {
+  constructor() {
+    Object.assign(this, { charts: new Map(), node: h("div", { class: "panels" }) });
+  }
+
+  put(place, options, tables, marks) {
+    const before = this.charts.get(place), kind = JSON.stringify(options);
+    if (before?.kind !== kind) {
+      const chart = new Chart(options);
+      chart.node.style.order = place;
+      if (before) before.chart.node.replaceWith(chart.node);
+      else this.node.append(chart.node);
+      before?.chart.u.destroy();
+      this.charts.set(place, { kind, chart });
+    }
+    this.charts.get(place).chart.set(tables, marks);
   }
 }
 

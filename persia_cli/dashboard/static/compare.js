@@ -6,7 +6,7 @@ import { follow, load } from "./server.js";
 
 export async function showComparison(asked) {
   const runs = [...new Set(asked.getAll("run"))], values = runs.map((run) => ["run", run]);
-  const curves = new Curves(runs, await load("keys")), tables = h("div");
+  const curves = new Curves(runs, await load("panels")), tables = h("div");
   begin("Comparison", titled("Curves", curves.node), tables);
   follow("curves", values, { curves: (event) => curves.take(event), gone: failed });
   const found = await load("compare", values);

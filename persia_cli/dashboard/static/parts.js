@@ -31,6 +31,17 @@ export function number(value) {
   return size < 0.001 ? value.toExponential(2) : value.toPrecision(4);
 }
 
+// A mean with the digits that its margin leaves; without one as `number`.
+export function spread(value) {
+  if (value?.margin == null || !value.margin) return number(value?.mean);
+  const digits = Math.min(Math.max(1 - Math.floor(Math.log10(value.margin)), 0), 12);
+  const texts = [value.mean, value.margin].map((each) => each.toLocaleString("en", {
+    minimumFractionDigits: digits, maximumFractionDigits: digits,
+  }));
+  return texts.join(" ± ");
+}
+
+export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 export const clock = (seconds) => (seconds == null ? "–" : local.format(seconds * 1000));
 
 export function duration(seconds) {
@@ -49,6 +60,10 @@ export function table(title, [head, ...rows]) {
   return titled(title, h("div", { class: "scroll", id: title, tabindex: 0, role: "region", "aria-label": title },
     h("table", {}, h("thead", {}, line("th", head)), h("tbody", {}, rows.map((cells) => line("td", cells))))));
 }
+
+// A list of values by their names.
+export const list = (values, kind) => h("dl", { class: kind },
+  Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 
 // Shows a page with a title.
 export function begin(title, ...nodes) {

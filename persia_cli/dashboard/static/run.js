@@ -1,9 +1,7 @@
-// The page of a run: curves, reliability, tables, configuration and logs.
+// The page of a run: metrics, charts, tables and configuration.
 
-import { Chart } from "./chart.js";
 import { Curves } from "./curves.js";
-import { alarm, badge, begin, clock, failed, h, number, show, soft, table, titled } from "./parts.js";
-import { follow, load, paced } from "./server.js";
+import { alarm, badge, begin, clock, duration, h, list, number, show, soft, table, titled } from "./parts.js";
 
 function reliability({ labels, step }) {
   const names = Object.keys(labels);
@@ -16,65 +14,46 @@ function reliability({ labels, step }) {
   const marks = points.flat(), all = marks.flatMap(({ x, y }) => [x, y]);
   if (!all.length) return null;
   const ends = [Math.min(...all), Math.max(...all)];
-  const series = names.map((label, order) => ({ label, order, dots: 7 }));
-  const chart = new Chart({
-    title: "Reliability diagram", unit: `bars: 95 % confidence; step ${number(step)}`, x: "predicted probability",
-    y: "fraction of positives", series: [...series, { label: "calibrated", order: 5, dashes: [5, 4] }], height: 360,
-    log: ends[1] > 50 * ends[0], marks,
-  });
-  chart.set([...points.map((each) => [each.map(({ x }) => x), each.map(({ y }) => y)]), [ends, ends]]);
-  return chart.node;
+  const series = names.map((label, order) => ({ label, order, dots: 6 }));
+  const options = {
+    title: "Reliability", unit: `evaluation at step ${number(step)}; bars: 95 % confidence`,
+    x: "predicted probability", series: [...series, { label: "calibrated", order: 5, isDashed: true }],
+    isLog: ends[1] > 50 * ends[0],
+  };
+  const tables = points.map((each) => [each.map(({ x }) => x), each.map(({ y }) => y)]);
+  return [options, [...tables, [ends, ends]], marks];
 }
 
-class Logs {
-  constructor(run) {
-    const refresh = () => this.refresh().catch(failed);
-    this.run = run;
-    this.file = h("select", { "aria-label": "Log", onchange: refresh });
-    this.text = h("input", { type: "search", "aria-label": "Search in the log", placeholder: "Search", oninput: refresh });
-    this.found = h("span", { class: "soft", role: "status" });
-    this.lines = h("pre", { tabindex: 0, "aria-label": "Lines of the log" });
-    this.node = titled("Logs", h("div", { class: "bar" }, this.file, this.text, this.found), this.lines);
-  }
-
-  async refresh() {
-    const asked = { run: this.run, file: this.file.value || "events.jsonl", text: this.text.value };
-    const { files, lines, found } = await load("logs", asked);
-    if (asked.text !== this.text.value) return;  // typed meanwhile
-    const option = (value) => h("option", { value, selected: value === asked.file }, value);
-    if (this.file.length !== files.length) this.file.replaceChildren(...files.map(option));
-    const isAtEnd = this.lines.scrollTop + this.lines.clientHeight >= this.lines.scrollHeight - 4;
-    this.lines.textContent = lines.join("\n");
-    if (isAtEnd) this.lines.scrollTop = this.lines.scrollHeight;
-    this.found.textContent = `${number(found)} lines, the last ${lines.length} shown`;
-  }
+function staleness({ shares, bound, mean }) {
+  const percents = Object.values(shares), xs = percents.map((_, n) => n);
+  const options = {
+    kind: "bars", title: "Staleness of rows", x: "steps", series: [{ label: "% of steps", order: 0 }],
+    unit: bound ? `at most ${bound}, mean ${Number(mean.toPrecision(3))}` : "always the newest rows", fromZero: true,
+    names: Object.keys(shares).map((name, n) => [n, name]),
+  };
+  const marks = percents.map((y, x) => ({ x, y, text: `${Number(y.toPrecision(3))} %`, isMiddle: true }));
+  return [options, [[xs, percents]], marks];
 }
 
-export async function showRun(asked) {
-  const run = asked.get("run"), curves = new Curves([run], await load("keys")), logs = new Logs(run);
-  const head = h("div"), now = soft(), tables = h("div");
-  const config = h("pre", { tabindex: 0, "aria-label": "config.yaml" });
-  begin(run, head, now, titled("Curves", curves.node), tables,
-    titled("Configuration", h("details", {}, h("summary", {}, "config.yaml"), config)), logs.node);
-  const fact = ([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value));
-  async function refresh() {
-    const found = await load("run", { run });
-    show(head, h("p", {}, badge(found.state), ` ${found.name} · began ${clock(found.began_s)}`),
-      found.text ? (found.state === "running" ? soft : alarm)(found.text) : null,
-      h("dl", {}, Object.entries(found.facts ?? {}).map(fact)));
-    show(tables, found.reliability ? reliability(found.reliability) : null,
-      Object.entries(found.tables ?? {}).map(([title, rows]) => table(title, rows)),
-      found.notes?.length ? titled("Notes", h("ul", {}, found.notes.map((text) => h("li", {}, text)))) : null);
-    config.textContent = found.config;
-    await logs.refresh();
+export class RunPage {
+  constructor(run, panels, ...more) {
+    Object.assign(this, { curves: new Curves([run], panels), head: h("div"), now: soft(), tables: h("div"), summary: h("div") });
+    this.config = h("pre", { tabindex: 0, "aria-label": "config.yaml" });
+    begin(run, this.head, this.now, titled("Training", this.curves.node), this.tables,
+      titled("Configuration", this.summary, h("details", {}, h("summary", {}, "config.yaml"), this.config)), ...more);
   }
-  const soon = paced(refresh, failed);
-  follow("curves", [["run", run]], {
-    curves: (event) => curves.take(event),
-    state({ step, samples_per_s }) {
-      show(now, `Step ${number(step)}, ${number(samples_per_s)} samples/s`);
-      soon();
-    },
-    gone: failed,
-  });
+
+  // Shows the details of the run, as of `persia_cli.dashboard.details`.
+  show({ state, name, text, began_s, last_s, facts = {}, tables = {}, notes = [], summary = {}, config, ...found }) {
+    const when = began_s == null ? "training has not begun"
+      : `began ${clock(began_s)}, recorded for ${duration(last_s - began_s)}`;
+    show(this.head, h("p", {}, badge(state), ` ${name} · ${when}`),
+      text ? (state === "running" ? soft : alarm)(text) : null, list(facts, "facts"));
+    const charts = [found.reliability && reliability(found.reliability), found.staleness && staleness(found.staleness)];
+    for (const chart of charts) if (chart) this.curves.put(...chart);
+    show(this.tables, Object.entries(tables).map(([title, rows]) => table(title, rows)),
+      notes.length ? titled("Notes", h("ul", {}, notes.map((note) => h("li", {}, note)))) : null);
+    show(this.summary, list(summary, "summary"));
+    this.config.textContent = config;
+  }
 }

@@ -1,17 +1,18 @@
 // A table of runs, the newest first, from which some are chosen for a comparison.
 
-import { address, badge, clock, duration, h, number, show, table } from "./parts.js";
+import { address, badge, clock, duration, h, number, plural, show, table } from "./parts.js";
 
-const HEAD = ["run", "state", "configuration", "step", "evaluation", "at step", "samples/s", "began", "took"];
+const COLUMNS = ["run", "state", "configuration", "step", "evaluation", "at step", "samples/s", "began", "took"];
 
 export class RunTable {
-  constructor(title) {
-    Object.assign(this, { title, rows: new Map(), chosen: new Set(), place: h("div") });
+  // Without `isLive` the table has neither links nor a choice.
+  constructor(title, isLive = true) {
+    Object.assign(this, { title, isLive, rows: new Map(), chosen: new Set(), place: h("div") });
     this.compare = h("button", { type: "button", disabled: true, onclick: () => {
       location.href = address("compare", [...this.chosen].map((run) => ["run", run]));
     } }, "Compare");
     this.count = h("span", { class: "soft", role: "status" });
-    this.node = h("div", {}, this.place, h("div", { class: "bar" }, this.compare, this.count));
+    this.node = h("div", {}, this.place, h("div", { class: "bar" }, isLive ? this.compare : null, this.count));
   }
 
   take({ rows, gone }) {
@@ -22,8 +23,8 @@ export class RunTable {
     }
     const newest = (a, b) => (b.began_s ?? Infinity) - (a.began_s ?? Infinity) || a.run.localeCompare(b.run);
     const lines = [...this.rows.values()].sort(newest).map((row) => this.cells(row));
-    show(this.place, table(this.title, [HEAD, ...lines]));
-    this.count.textContent = `${this.rows.size} runs`;
+    show(this.place, table(this.title, [COLUMNS, ...lines]));
+    this.count.textContent = plural(this.rows.size, "run");
     this.compare.disabled = this.chosen.size < 2;
   }
 
@@ -34,8 +35,8 @@ export class RunTable {
     };
     const marks = { id: `choose ${run}`, "aria-label": `Choose ${run}`, checked: this.chosen.has(run) };
     return [
-      [h("input", { type: "checkbox", ...marks, onchange }), " ",
-        h("a", { id: `open ${run}`, href: address("run", { run }) }, run)],
+      this.isLive ? [h("input", { type: "checkbox", ...marks, onchange }), " ",
+        h("a", { id: `open ${run}`, href: address("run", { run }) }, run)] : run,
       h("span", { title: text }, badge(state)),
       [name, model, mode].filter(Boolean).join(" · "),
       number(step),

@@ -1,42 +1,64 @@
-// The page of a sweep: its frontier of quality and speed, its settings, and its points.
+// The page of a sweep: its frontier of quality and speed, both against staleness, its settings, and its points.
 
-import { Chart } from "./chart.js";
-import { badge, begin, failed, h, number, show, soft, table } from "./parts.js";
-import { RunTable } from "./runs.js";
-import { follow, load, paced } from "./server.js";
+import { Grid } from "./chart.js";
+import { badge, begin, h, number, plural, show, soft, spread, table } from "./parts.js";
 
-function frontier(settings, metric) {
-  const drawn = settings.filter(({ speed, quality }) => speed && quality);
-  if (!drawn.length) return null;
-  const marks = drawn.map(({ speed, quality, label, setting }) => ({
-    x: speed.mean, dx: speed.margin ?? 0, y: quality.mean, dy: quality.margin ?? 0, text: label || setting,
-  }));
-  const chart = new Chart({
-    title: "Frontier", unit: "no other setting is as fast and as good; bars: 95 % confidence over seeds",
-    x: "samples/s", y: metric, height: 400, marks,
+const BARE = 5;
+const mark = ({ speed, quality, label, setting }) => ({
+  x: speed.mean, dx: speed.margin ?? 0, y: quality.mean, dy: quality.margin ?? 0, text: label || setting,
+});
+
+// The chart of settings; a line joins those on the frontier.
+function frontier(drawn, metric, bars) {
+  const parts = [true, false].map((isBest) => drawn.filter(({ is_best }) => is_best === isBest).map(mark));
+  const options = {
+    kind: "points", title: "Quality and speed", unit: `frontier: no other setting is as fast and as good; ${bars}`,
+    x: "training speed (samples/s)", y: metric, height: 400,
     series: [
-      { label: "on the frontier", order: 0, dots: 12, isAlone: true },
-      { label: "others", order: 5, dots: 7, isAlone: true },
+      { label: "on the frontier", order: 0, dots: 11 },
+      { label: "others", order: BARE, dots: 7, isAlone: true },
     ],
-  });
-  const parts = [true, false].map((isBest) => marks.filter((_, n) => drawn[n].is_best === isBest));
-  chart.set(parts.map((part) => [part.map(({ x }) => x), part.map(({ y }) => y)]));
-  return chart.node;
+  };
+  return [options, parts.map((part) => [part.map(({ x }) => x), part.map(({ y }) => y)]), parts.flat()];
 }
 
-const HEAD = ["setting", "seeds", "failed"];
-const text = (value) => number(value?.mean) + (value?.margin == null ? "" : ` ± ${number(value.margin)}`);
+// The chart of one mean by the bound on staleness: a line for settings that otherwise are equal.
+function byStaleness(drawn, key, title, y, bars) {
+  const bounded = drawn.filter(({ staleness }) => staleness).sort((a, b) => a.staleness - b.staleness);
+  const lines = [...new Set(bounded.map(({ others }) => others))];
+  const tables = lines.map((each) => bounded.filter(({ others }) => others === each));
+  const options = {
+    kind: "powers", title, unit: bars, x: "bound on staleness (steps)", y, height: 300,
+    names: [...new Set(bounded.map(({ staleness }) => staleness))].map((each) => [each, number(each)]),
+    series: lines.map((label, order) => ({ label: label || y, order, dots: 7 })),
+  };
+  const marks = bounded.map((each) => ({ x: each.staleness, y: each[key].mean, dy: each[key].margin ?? 0 }));
+  return [options, tables.map((each) => [each.map(({ staleness }) => staleness), each.map((one) => one[key].mean)]), marks];
+}
 
-export function showSweep(asked) {
-  const sweep = asked.get("sweep"), points = new RunTable("Points"), head = h("div");
-  begin(sweep, head, points.node);
-  const cells = ({ setting, finished, failed, quality, speed }) =>
-    [setting, number(finished), number(failed), text(quality), text(speed)];
-  async function refresh() {
-    const found = await load("sweep", { sweep });
-    show(head, h("p", {}, badge(found.state), ` ${found.text}`), frontier(found.settings, found.metric),
-      table("Settings", [[...HEAD, found.metric ?? "", "samples/s"], ...found.settings.map(cells)]));
+export class SweepPage {
+  constructor(sweep, points) {
+    Object.assign(this, { head: h("div"), main: new Grid(), both: new Grid(), settings: h("div") });
+    this.main.node.classList.add("wide");
+    begin(sweep, this.head, this.main.node, this.both.node, this.settings, points);
   }
-  const soon = paced(refresh, failed);
-  follow("rows", [["sweep", sweep]], { rows(found) { points.take(found); soon(); }, gone: failed });
+
+  // Shows the details of the sweep, as of `persia_cli.dashboard.sweep`.
+  show({ state, text, metric, settings }) {
+    const drawn = settings.filter(({ speed, quality }) => speed && quality);
+    const seeds = Math.max(...drawn.map(({ finished }) => finished));
+    const bars = seeds > 1 ? `bars: 95 % confidence over ${plural(seeds, "seed")}` : "one seed each, so without confidence";
+    show(this.head, h("p", {}, badge(state), ` ${text}`),
+      drawn.length ? null : soft(`No setting has both a speed and ${metric ?? "a metric"} yet.`));
+    if (drawn.length) this.main.put(0, ...frontier(drawn, metric, bars));
+    if (new Set(drawn.map(({ staleness }) => staleness).filter(Boolean)).size > 1) {
+      this.both.put(0, ...byStaleness(drawn, "quality", "Quality against staleness", metric, bars));
+      this.both.put(1, ...byStaleness(drawn, "speed", "Speed against staleness", "samples/s", bars));
+    }
+    const star = (isBest) => (isBest ? h("b", { class: "best", title: "on the frontier" }, "★") : "");
+    const cells = ({ setting, is_best, finished, failed, quality, speed }) =>
+      [setting, star(is_best), number(finished), number(failed), spread(quality), spread(speed)];
+    const head = ["setting", "frontier", "seeds", "failed", metric ?? "", "samples/s"];
+    show(this.settings, table("Settings", [head, ...settings.map(cells)]));
+  }
 }

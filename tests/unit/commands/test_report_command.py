@@ -3,71 +3,57 @@
 import os
 import re
 from contextlib import closing
-from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from matplotlib.image import imread
 
-from persia_cli.observe.history import read_history
 from persia_cli.observe.journal import EVENTS, Journal
-from persia_cli.observe.panels import panels_of
 from tests.support.made_up_run import made_up_run
+from tests.support.page_files import data_of
 
-VOID = {"meta", "br", "hr", "link", "img"}
+
+def report_of(persia: Any, *words: str) -> dict[str, Any]:
+    """Write the page of the run in `run`, and return its details."""
+    ended = persia("report", "run", *words)
+    assert (ended.code, ended.out) == (0, "")
+    path = Path(words[-1] if words else "run/report.html")
+    assert ended.err == f"report    {path}\n"
+    details: dict[str, Any] = data_of(path)["run"]
+    return details
 
 
-class Page(HTMLParser):
-    """Checks that every element is closed, and keeps texts and whatever refers to something."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-        self.references: list[str] = []
-        self.tags: list[str] = []
-        self._open: list[str] = []
-        self.feed(html)
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.references += [value for name, value in attributes if value and name in ("href", "src", "xlink:href")]
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attributes)
-        if tag not in VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if data.strip():
-            self.texts.append(data.strip())
+def texts_of(details: dict[str, Any]) -> set[str]:
+    return {cell for rows in details["tables"].values() for row in rows for cell in row}
 
 
 def test_the_page_of_a_finished_run(persia) -> None:
     made_up_run(Path("run"), 20, phase="done", step=1000)
     made_up_run(Path("run/evals/20261121-101531"), 10)
-    ended = persia("report", "run")
-    assert (ended.code, ended.out) == (0, "")
-    assert ended.err == "report    run/report.html\n"
-    html = Path("run/report.html").read_text()
-    page = Page(html)
-    assert all(reference.startswith("#") for reference in page.references)
-    assert {"script", "link", "img", "iframe"}.isdisjoint(page.tags)
-    assert set(re.findall(r"(?<!xmlns=\")(?<!xlink=\")https?://[^\s\"<]+", html)) == set()
-    panels = panels_of(read_history(Path("run")))
-    assert {panel.title for panel in panels} <= set(page.texts)
-    assert page.tags.count("svg") == len(panels) == 8
-    assert "done" in page.texts
-    assert "table a is full & <refuses> new ids" in page.texts
-    assert {"in training", "persia eval, 20261121-101531", "nn-worker-0", "4,000", "90,000"} <= set(page.texts)
-    assert {"ids without a row", "6.25%"} <= set(page.texts)
-    assert {"peak GPU memory", "3,072 MiB"} <= set(page.texts)
-    assert "processors" not in page.texts
+    details = report_of(persia)
+    data = data_of(Path("run/report.html"))
+    assert data["title"] == "run"
+    assert data["curves"]["train"]["step"] == [50 * number for number in range(1, 21)]
+    assert data["curves"]["eval"]["step"] == [500, 1000]
+    assert details["state"] == "done"
+    assert details["notes"] == ["table a is full & <refuses> new ids"]
+    assert details["facts"]["peak GPU memory"] == "3,072 MiB"
+    assert details["reliability"]["step"] == 1000
+    assert details["staleness"] == {"mean": 2.76, "bound": 3, "shares": {"1": 4.0, "2": 16.0, "3": 80.0}}
+    assert {"in training", "persia eval, 20261121-101531", "nn-worker-0", "4,000", "90,000"} <= texts_of(details)
+    assert {"ids without a row", "6.25%"} <= texts_of(details)
+    assert "processors" not in texts_of(details)
+    assert details["summary"].keys() == {"model", "training", "run directory"}
+    assert "kind: ffnn" in details["config"]
+
+
+def test_texts_of_a_run_cannot_end_its_data_or_become_html(persia) -> None:
+    text = "</script><script>alert(1)</script><!--<script>"
+    made_up_run(Path("run"), 10, labels=("click", text.replace("/", "")), phase="failed", error=text, exit_code=1)
+    Path("run").rename(folder := "<b>run&")
+    assert persia("report", folder).code == 0
+    data = data_of(Path(folder, "report.html"))
+    assert (data["title"], data["run"]["text"]) == (folder, text)
 
 
 def test_a_failed_run_shows_the_cause_and_recoveries_before_it(persia) -> None:
@@ -76,21 +62,17 @@ def test_a_failed_run_shows_the_cause_and_recoveries_before_it(persia) -> None:
         about = {"event": "recovered", "seconds": 1.26}
         events.write(**about, replica="embedding-worker-0", cause="was killed by SIGKILL", repeated={"batches": 12})
         events.write(**about, replica="nn-worker-0", cause="it <died>", repeated={"steps": 1200}, checkpoint=4000)
-    assert persia("report", "run").code == 0
-    texts = Page(Path("run/report.html").read_text()).texts
-    assert {"failed", "nn-worker-0 was killed by SIGKILL:\n  a <line>"} <= set(texts)
-    assert {"Recoveries", "embedding-worker-0", "was killed by SIGKILL", "it <died>"} <= set(texts)
-    assert "after 1.3 s; 12 batches sent again" in texts
-    assert "after 1.3 s; 1,200 steps after step 4,000 trained again" in texts
+    details = report_of(persia)
+    assert (details["state"], details["text"]) == ("failed", "nn-worker-0 was killed by SIGKILL:\n  a <line>")
+    assert {"embedding-worker-0", "was killed by SIGKILL", "it <died>"} <= texts_of(details)
+    assert "after 1.3 s; 12 batches sent again" in texts_of(details)
+    assert "after 1.3 s; 1,200 steps after step 4,000 trained again" in texts_of(details)
 
 
 def test_a_run_that_has_just_begun_is_shown_so(persia) -> None:
     made_up_run(Path("run"), 0)
-    assert persia("report", "run").code == 0
-    texts = Page(Path("run/report.html").read_text()).texts
-    assert {"running", "No log interval of training has ended yet."} <= set(texts)
-    assert persia("report", "run", "-o", "page.png").code == 0
-    assert imread("page.png").shape[1] == 2 * 960
+    details = report_of(persia)
+    assert (details["state"], details["staleness"], details["reliability"]) == ("running", None, None)
 
 
 def test_a_run_that_died_silently_differs_from_a_running_one(persia) -> None:
@@ -98,20 +80,18 @@ def test_a_run_that_died_silently_differs_from_a_running_one(persia) -> None:
     for name in ("metrics.jsonl", "events.jsonl"):
         path = Path("run") / name
         path.write_text(re.sub(r'"time": \d+', '"time": 1000000000', path.read_text()))
-    assert persia("report", "run", "-o", "page.html").code == 0
     # The clock of a coordinator on another machine may be wrong: what it has just written is new.
-    assert "running" in Page(Path("page.html").read_text()).texts
+    assert report_of(persia, "-o", "page.html")["state"] == "running"
     for path in Path("run").glob("*.jsonl"):
         os.utime(path, (1e9, 1e9))
-    assert persia("report", "run", "-o", "page.html").code == 0
-    page = Page(Path("page.html").read_text())
-    assert "silent" in page.texts
-    assert any(text.startswith("the record has no end, and nothing was written since 2001-09-") for text in page.texts)
+    details = report_of(persia, "-o", "page.html")
+    assert details["state"] == "silent"
+    assert details["text"].startswith("the record has no end, and nothing was written since 2001-09-")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [(["nothing"], "nothing does not contain a run"), (["run", "-o", "page.pdf"], "page.pdf: "),
+    [(["nothing"], "nothing does not contain a run"), (["run", "-o", "page.png"], "page.png: "),
      (["run", "-o", "none/page.html"], "none/page.html: there is no folder")],
 )  # fmt: skip
 def test_mistakes(persia, words: list[str], sentence: str) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,18 @@ import pytest
 import typer.testing
 
 from persia_cli.dashboard.app import STATIC
+from persia_cli.dashboard.page_file import sweep_file
+from persia_cli.dashboard.panels import PANELS
 from persia_cli.main import app
 from persia_cli.observe.history import key_metrics, read_history
+from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.observe.outcome import JobMetrics
 from persia_cli.serving.http.page import PAGE
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, write_results
 from persia_cli.sweeps.points import Point
 from tests.support.dashboards import Asked, Event, dashboard_over
 from tests.support.made_up_run import made_up_run
+from tests.support.page_files import data_of
 from tests.support.runs import make_run
 
 TOKEN = "c0ffee-c0ffee-c0ffee"
@@ -126,6 +131,14 @@ def test_details_are_those_of_the_report(asked: Asked, runs: Path) -> None:
     assert "kind: ffnn" in found["config"]
 
 
+def test_every_metric_has_a_chart() -> None:
+    """Besides places in the record, and objects, which have charts of their own."""
+    drawn = [key for panel in PANELS for key in panel.curves]
+    assert sorted(drawn) == sorted(
+        METRIC_KEYS.keys() - {"time", "step", "samples", "split", "eval_samples", "staleness"}
+    )
+
+
 def test_a_comparison_has_the_settings_that_differ_and_names_damaged_runs(asked: Asked, runs: Path) -> None:
     (made_up_run(runs / "bad", 2) / "events.jsonl").write_text("{\n")
     found = asked.get("/api/compare", run=["runs/done", "runs/failed", "bad"]).json()
@@ -152,14 +165,21 @@ def test_a_sweep_shows_the_settings_that_none_beats(asked: Asked, runs: Path) ->
     made_up_run(folder / "points" / "001-ffnn", 10, phase="done", step=500)
     outcomes = [
         PointOutcome(
-            Point((f"model={model}",), (("model", model),)), "1", f"points/{number:03}-{model}", 1.0,
-            JobMetrics(speed, {"auc": auc}, 100, 500, 3), None,
+            Point((f"model={model}",), (("model", model), ("mode.staleness", "4"))), "1",
+            f"points/{number:03}-{model}", 1.0, JobMetrics(speed, {"auc": auc}, 100, 500, 3), None,
         )
         for number, (model, speed, auc) in enumerate([("ffnn", 9.0, 0.7), ("dlrm", 5.0, 0.8), ("dcn_v2", 4.0, 0.75)], 1)
     ]  # fmt: skip
     write_results(folder, outcomes)
+    page = runs / "sweep.html"
+    page.write_text(sweep_file(folder, "three models", "auc", time.time()))
+    data = data_of(page)
+    assert (data["title"], data["sweep"]["text"]) == ("sweep", "three models")
+    assert [(row["run"], row["state"]) for row in data["rows"]] == [("points/001-ffnn", "done")]
     found = asked.get("/api/sweep", sweep="sweep").json()
-    assert {each["label"]: each["is_best"] for each in found["settings"]} == {
+    assert found["settings"] == data["sweep"]["settings"]
+    assert {each["staleness"] for each in found["settings"]} == {4}
+    assert {each["others"]: each["is_best"] for each in found["settings"]} == {
         "ffnn": True, "dlrm": True, "dcn_v2": False,
     }  # fmt: skip
     assert (found["state"], found["points"], found["done"], found["failed"]) == ("done", 3, 3, 0)
@@ -247,7 +267,7 @@ def test_only_names_of_this_machine_are_answered_and_browsers_load_nothing_else(
         assert asked.get("/api/run", {"Host": host}, run="runs/done").status == 421
     for site in ("http://evil.example", "http://localhost:1", "null"):
         assert asked.get("/api/run", {"Host": "localhost:8600", "Origin": site}, run="runs/done").status == 403
-    for path in ("/", "/static/app.js", "/api/keys", "/nowhere"):
+    for path in ("/", "/static/app.js", "/api/panels", "/nowhere"):
         rules = asked.get(path).headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'" in rules
         assert "unsafe" not in rules

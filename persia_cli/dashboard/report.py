@@ -1,16 +1,15 @@
-"""The page about a run, or a picture of it, as a file."""
+"""The page about a run, as a file."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from persia_cli.dashboard.page_file import run_file
 from persia_cli.disk import write_whole
 from persia_cli.errors import UserError
-from persia_cli.jobs.description import model_description, training_description
 from persia_cli.observe.history import read_history
 from persia_cli.observe.journal import understanding
 from persia_cli.observe.remote_records import newest_record, records_at
-from persia_cli.observe.report_page import report_page, report_picture
 from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 
@@ -29,25 +28,19 @@ class WrittenReport:
 
 
 def write_report(run_dir: Path, output: Path | None = None, address: str | None = None) -> WrittenReport:
-    """Write the page (.html) or the picture (.png) of a run, by default into its directory.
+    """Write the page of a run (.html), by default into its directory.
 
     `address` is where the run is, if its directory is a copy. Raises UserError for another name, and DiskError.
     """
     history = read_history(run_dir)
     path = output or run_dir / PAGE
-    if path.suffix not in (".html", ".png"):
-        raise UserError(f"{path.name}: a report is a page or a picture; end the name in .html or .png")
+    if path.suffix != ".html":
+        raise UserError(f"{path.name}: a report is a page; end its name in .html")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.absolute().parent}; create it first")
-    now = time.time()
-    if path.suffix == ".png":
-        with understanding(run_dir):
-            report_picture(history, path, now)
-    else:
-        run = {"model": model_description(history.run), "training": training_description(history.run)}
-        with understanding(run_dir):
-            page = report_page(history, run, now)
-        write_whole(path, page)
+    with understanding(run_dir):
+        page = run_file(history, time.time())
+    write_whole(path, page)
     saved = finished_steps(checkpoints_of(run_dir, history.run.checkpoint.path))
     return WrittenReport(path, address or str(run_dir), bool(saved))
 
