@@ -15,7 +15,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
 from persia_cli.metric import HEADLINES, Link, is_of_retrieval
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
-from persia_cli.observe.outcome import as_used, calibration_at, correction, judged_by, speed_of
+from persia_cli.observe.outcome import as_used, calibration_at, judged_by, speed_of
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.plan.columns import label_names
 
@@ -231,10 +231,11 @@ def key_metrics(history: RunHistory) -> dict[str, str]:
     if judged:
         metrics["evaluated at step"] = f"{judged['step']:,}"
         for each in (calibration_at(judged["step"], history.events) or {"labels": ()})["labels"]:
-            metrics["calibrated" if len(history.labels) == 1 else f"calibrated, {each['label']}"] = correction(each)
+            of = "" if len(history.labels) == 1 else f", {each['label']}"
+            metrics[f"calibrated{of}"] = f"slope {each['slope']:.3g}, shift {each['shift']:.3g}"
     best = history.last_event("best")
     if best is not None:
-        metrics[f"best {best['metric']}"] = f"{best['value']:.4f} at step {best['step']:,}"
+        metrics[f"best {metric_name(best['metric'])}"] = f"{best['value']:.4f} at step {best['step']:,}"
     if history.training:
         last = history.training[-1]
         rate = speed_of(history.training)
