@@ -81,7 +81,7 @@ def test_a_job_is_followed_until_it_is_killed(tmp_path: Path, page: Any) -> None
         page.locator(".badge.dead").wait_for()
         page.get_by_label("Log", exact=True).select_option("events.jsonl")
         page.get_by_label("Search in the log").fill("PHASE=TRAINING")
-        page.get_by_text("1 lines, the last 1 shown").wait_for()
+        page.get_by_text("1 line, the last 1 shown").wait_for()
         shutil.rmtree(tmp_path / "runs" / "job")
         page.get_by_role("alert").get_by_text("was removed").wait_for()
 
@@ -111,7 +111,7 @@ def test_runs_are_chosen_and_compared_by_keyboard(tmp_path: Path, page: Any) -> 
         loss = page.locator(LOSS)
         assert "runs/a training" in loss.get_attribute("aria-label")
         assert "runs/b evaluation" in loss.get_attribute("aria-label")
-        entry = page.get_by_role("button", name="show or hide runs/a training")
+        entry = page.locator("figure", has=loss).get_by_role("button", name="show or hide runs/a training")
         entry.press("Enter")
         assert "u-off" in entry.locator("xpath=..").get_attribute("class")
 
@@ -145,7 +145,7 @@ def test_a_report_is_the_same_page_and_needs_no_server(tmp_path: Path, page: Any
         page.goto(f"{url}/run?run=runs/b")
         page.get_by_role("img", name="Reliability").wait_for()
         assert page.locator("h3").all_text_contents() == titles
-    assert len(titles) > 10
+    assert {title.split()[0] for title in titles} >= {"Loss", "AUC", "Staleness", "Reliability"}
 
 
 SHADES = """() => {

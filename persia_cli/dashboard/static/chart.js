@@ -158,10 +158,9 @@ export class Grid {
   put(place, options, tables, marks) {
     const before = this.charts.get(place), kind = JSON.stringify(options);
     if (before?.kind !== kind) {
-      const chart = new Chart(options);
-      chart.node.style.order = place;
-      if (before) before.chart.node.replaceWith(chart.node);
-      else this.node.append(chart.node);
+      const chart = new Chart(options), after = Math.min(...[...this.charts.keys()].filter((each) => each > place));
+      this.node.insertBefore(chart.node, this.charts.get(after)?.chart.node ?? null);
+      before?.chart.node.remove();
       before?.chart.u.destroy();
       this.charts.set(place, { kind, chart });
     }

@@ -11,7 +11,7 @@ export class Curves {
   constructor(runs, { panels, scored, meanings }) {
     Object.assign(this, { runs, panels, meanings, scored: new Set(scored), splits: new Map(), begun: {} });
     Object.assign(this, { main: new Grid(), more: new Grid(), text: soft("No log interval of training has ended yet.") });
-    this.rest = h("details", { hidden: true }, h("summary", {}, "More metrics"), this.more.node);
+    this.rest = h("details", { hidden: true, ontoggle: () => this.draw() }, h("summary", {}, "More metrics"), this.more.node);
     this.node = h("div", {}, this.text, this.main.node, this.rest);
   }
 
@@ -60,6 +60,8 @@ export class Curves {
     for (const [place, panel] of this.panels.entries()) {
       const curves = this.curvesOf(panel);
       if (!curves.length) continue;
+      this.rest.hidden &&= panel.is_main;
+      if (!panel.is_main && !this.rest.open) continue;
       const hue = ({ run, label, part }) => (isOne ? label || part : run), hues = [...new Set(curves.map(hue))];
       const series = curves.map((each) => ({
         label: [isOne ? "" : each.run, each.label, each.part].filter(Boolean).join(" ") || panel.y,
@@ -78,7 +80,6 @@ export class Curves {
         place, { title, meaning, x, y, fromZero, isTime, series, sync: x }, tables,
       );
       this.text.textContent = "Drag to zoom, double-click to see all.";
-      this.rest.hidden &&= panel.is_main;
     }
   }
 
