@@ -194,7 +194,7 @@ class RunFolder:
 
     def report(self) -> Path:
         """Write the page about the run, and return where it is."""
-        from persia_cli.jobs.report import write_report
+        from persia_cli.dashboard.report import write_report
 
         return write_report(self.folder).path
 

@@ -57,7 +57,7 @@ def calibrated(
         if numbers is None:
             continue
         slope, shift = map(np.float32, numbers)
-        with_them = corrected(scores, task, slope, shift)
+        with_them = corrected(scores, task, *numbers)
         before, after = scores.log_loss(task), with_them.log_loss()
         assert before is not None
         assert after is not None
