@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from persia_cli.config.schema import Run
 from persia_cli.engines.child import LOST
 from persia_cli.engines.coordinated import FIRST, SETTLE_S, CoordinatedJob
 from persia_cli.engines.driver import drive
-from persia_cli.engines.driver_input import file_in_memory, input_text, keys_of_job
+from persia_cli.engines.driver_input import configuration, file_in_memory, input_text, keys_of_job
+from persia_cli.engines.driver_process import start_driver
 from persia_cli.engines.engine import Engine
 from persia_cli.engines.job import (
     SIGNALLED,
@@ -66,7 +68,12 @@ class Machines(Protocol):
 
 
 class DistributedEngine(Engine):
-    """An engine that starts each replica on a machine that it has chosen; KilledError also means a lost machine."""
+    """An engine that starts each replica on a machine that it has chosen; KilledError also means a lost machine.
+
+    Its driver is a process of the command's machine, unless an engine overrides `submit`.
+    """
+
+    driver_is_here = True
 
     @abstractmethod
     def machines(self, plan: JobPlan) -> AbstractContextManager[Machines]:
@@ -76,6 +83,11 @@ class DistributedEngine(Engine):
         """Run a job to its end from this process, its driver."""
         with self.machines(plan) as machines:
             return drive(plan, lambda prepared: DistributedJob(prepared, machines), follow)
+
+    def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
+        """Start the driver as a process of this machine."""
+        start_driver(run_dir, overrides, input_text(keys_of_job(), configuration(run)))
+        return "another process runs the job"
 
 
 class DistributedJob(CoordinatedJob):

@@ -24,12 +24,16 @@ def model_description(run: Run) -> str:
 
 
 def training_description(run: Run) -> str:
-    """Return batch size, mode, optimizers, seed and unusual settings of training in one line."""
+    """Return batch size, mode, optimizers, seed and unusual settings of training in one line.
+
+    What follows the data is `auto` for a job on other machines, since these read the data.
+    """
+    size = run.train.batch_size if run.train.batch_size == "auto" else f"{run.train.batch_size:,}"
     mode = run.mode.kind if isinstance(run.mode, SyncMode) else f"{run.mode.kind}, staleness {run.mode.staleness}"
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     parts = f" in {run.train.accumulate} parts" if run.train.accumulate > 1 else ""
     return (
-        f"{run.train.batch:,} samples{parts}; {mode}; "
+        f"{size} samples{parts}; {mode}; "
         f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; {_arithmetic(run)}seed {run.seed}"
     )
 
@@ -58,4 +62,5 @@ def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
         changes.append(f"x {schedule.factor:g} on a plateau")
     penalties = {name: getattr(optimizer, name, 0.0) for name in ("l2", "weight_decay")}
     changes += [f"{name} {penalty:g}" for name, penalty in penalties.items() if penalty]
-    return f"{optimizer.kind} {optimizer.rate:g}" + (f" ({', '.join(changes)})" if changes else "")
+    rate = optimizer.lr if optimizer.lr == "auto" else f"{optimizer.lr:g}"
+    return f"{optimizer.kind} {rate}" + (f" ({', '.join(changes)})" if changes else "")

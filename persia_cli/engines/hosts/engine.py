@@ -30,6 +30,7 @@ class HostsEngine(DistributedEngine):
     """An engine whose replicas are at the other end of ssh commands; driver and record are on the first host."""
 
     record_is_here = False
+    driver_is_here = False
 
     def machines(self, plan: JobPlan) -> AbstractContextManager["HostMachines"]:
         """Enter the machines of one start of a job."""

@@ -17,8 +17,6 @@ import yaml
 
 from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.distributed import DistributedEngine
-from persia_cli.engines.driver_input import configuration, input_text, keys_of_job
-from persia_cli.engines.driver_process import start_driver
 from persia_cli.engines.engine import settings_of
 from persia_cli.engines.placement import GIB, owner_of, resources_of
 from persia_cli.engines.ray.actor import Actor, ActorReplica
@@ -45,7 +43,6 @@ class RayEngine(DistributedEngine):
     """An engine whose replicas are children of Ray's actors; its driver is on the command's machine."""
 
     extra = "ray"
-    driver_is_here = True
 
     @contextmanager
     def machines(self, plan: JobPlan) -> Iterator["RayMachines"]:
@@ -103,10 +100,9 @@ class RayEngine(DistributedEngine):
         return head + yaml.safe_dump(values, sort_keys=False, width=200).rstrip("\n")
 
     def submit(self, run: Run, run_dir: Path, overrides: Sequence[str]) -> str:
-        """Start the driver as a process of this machine."""
+        """Start the driver as a process of this machine, which has to reach the Ray cluster."""
         self.require_reachable(run)
-        start_driver(run_dir, overrides, input_text(keys_of_job(), configuration(run)))
-        return "another process runs the job"
+        return super().submit(run, run_dir, overrides)
 
     def require_reachable(self, run: Run) -> None:
         """Raise ConfigError unless Ray is installed, and listens where `cluster.address` says; Ray would try long."""

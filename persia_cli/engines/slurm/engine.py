@@ -44,6 +44,7 @@ class SlurmEngine(DistributedEngine):
     """An engine whose replicas are steps of a job of Slurm, and whose driver is the job's script."""
 
     ends_with_command = False
+    driver_is_here = False
 
     def machines(self, plan: JobPlan) -> AbstractContextManager[SlurmMachines]:
         """Enter the machines of the allocation that this process is in."""

@@ -8,6 +8,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.engine import engine_of
+from persia_cli.jobs.description import training_description
 from persia_cli.storage.addresses import VARIABLE
 
 
@@ -140,3 +141,8 @@ def test_a_job_in_the_current_folder_is_called_as_that_is(
     monkeypatch.chdir(tmp_path / "shop")
     run = compose_run([*WORDS, *words])
     assert line in engine_of(run.cluster).rendered(run, Path())
+
+
+def test_a_job_for_other_machines_is_described_before_its_data_are_read() -> None:
+    text = training_description(compose_run(["cluster=slurm", "train.batch_size=auto"]))
+    assert text.startswith("auto samples; hybrid, staleness 3; adagrad auto for rows, adam 0.001 for dense weights")
