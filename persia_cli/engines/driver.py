@@ -11,7 +11,7 @@ from persia_cli.engines.output import keep_output
 from persia_cli.engines.signals import JobSignals
 from persia_cli.errors import RoleError
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.checkpoints.claim import remove_own_unfinished
+from persia_cli.store.checkpoints.claim import remove_unfinished_of
 from persia_cli.store.cold.folders import run_folder
 
 POLL_S = 0.1
@@ -73,7 +73,7 @@ def drive(plan: JobPlan, begin: Callable[[JobPlan], StartedJob], follow: Callabl
             try:
                 job.stop()
             finally:
-                remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
+                remove_unfinished_of(plan.run_dir, plan.run.checkpoint.path)
                 if plan.run.embedding.cold is not None:  # servers that were killed have left their files
                     shutil.rmtree(run_folder(plan.run.embedding.cold.path, plan.run_dir), ignore_errors=True)
                 follow()

@@ -25,7 +25,7 @@ from persia_cli.plan.settled import settled, settled_as
 from persia_cli.plan.split_line import split_line
 from persia_cli.storage.locations import Location, address_of, location_of
 from persia_cli.storage.remote import without_secret
-from persia_cli.store.checkpoints.claim import require_own
+from persia_cli.store.checkpoints.claim import require_writer
 from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest
 from persia_cli.store.checkpoints.retention import best_checkpoint
 
@@ -138,7 +138,7 @@ def plan_resumed(source: Location, run: Run, run_dir: Path, reporter: Reporter =
     """
     checkpoints = checkpoints_of(run_dir, anchored(run).checkpoint.path)
     if run.checkpoint.path is not None:
-        require_own(checkpoints, run_dir)
+        require_writer(checkpoints, run_dir)
     best_checkpoint(checkpoints)  # a damaged note is refused before anything changes
     model = find_model(source, newest=True)
     if run_dir.absolute() == model.run_dir.absolute():

@@ -17,7 +17,7 @@ from persia_cli.observe.remote_records import copied_here
 from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.locations import Location, address_of, location_of
-from persia_cli.store.checkpoints.claim import remove_own_unfinished, writer_of
+from persia_cli.store.checkpoints.claim import remove_unfinished_of, writer_of
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     MANIFEST,
@@ -64,7 +64,7 @@ def find_model(folder: Location, step: int | None = None, newest: bool = False) 
         raise UserError(f"{folder} is a checkpoint without its run: {_missing(checkpoint)}")
     run = read_run(run_dir / CONFIG)
     if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
-        remove_own_unfinished(run_dir, run.checkpoint.path)
+        remove_unfinished_of(run_dir, run.checkpoint.path)
     is_its_own = address_of(checkpoint.parent) == address_of(checkpoints_of(run_dir, run.checkpoint.path))
     _require_same(run_dir / CONFIG, run, read_manifest(checkpoint), is_its_own)
     return SavedModel(run_dir, checkpoint, run)

@@ -44,15 +44,15 @@ def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool
     """
     try:
         checkpoints = location_of(path)
-        require_own(checkpoints, run_dir)
-        before, own = writer_of(checkpoints), own_claim(run_dir)
+        require_writer(checkpoints, run_dir)
+        before, present = writer_of(checkpoints), claim_of(run_dir)
         here = str(run_dir.absolute())
         if before is not None and _is_neighbour(before, run_dir, host) and is_at_work(Path(before.run_dir)):
             raise ConfigError(
                 f"checkpoint.path={checkpoints} is in use: the run in {before.run_dir} on {host} saves there and "
                 "still runs; choose another folder, or end that run first"
             )
-        claimed = Writer(here, host, own.id if own is not None and own.host else secrets.token_hex(8))
+        claimed = Writer(here, host, present.id if present is not None and present.host else secrets.token_hex(8))
         put(checkpoints / WRITER, _encoded(claimed))
         if not isinstance(checkpoints, Path):
             remove_unfinished(checkpoints)
@@ -61,12 +61,12 @@ def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool
     write_whole(run_dir / WRITER, _encoded(claimed))
 
 
-def require_own(checkpoints: Location, run_dir: Path) -> None:
+def require_writer(checkpoints: Location, run_dir: Path) -> None:
     """Raise ConfigError if the folder has checkpoints of another run, CheckpointError if it does not answer."""
     if is_writer(checkpoints, run_dir) or not finished_steps(checkpoints):
         return
     writer = writer_of(checkpoints)
-    if writer is not None and own_claim(run_dir) is not None:
+    if writer is not None and claim_of(run_dir) is not None:
         raise ConfigError(
             f"the run in {run_dir} was taken over by {writer.run_dir} on {writer.host}; persia resume {checkpoints} "
             "continues from there"
@@ -85,28 +85,34 @@ def _is_neighbour(before: Writer, run_dir: Path, host: str) -> bool:
 
 def is_writer(checkpoints: Location, run_dir: Path) -> bool:
     """Return True if a run directory may write its checkpoints there: it writes them, or has fetched their record."""
-    own, writer = own_claim(run_dir), writer_of(checkpoints)
-    return own is not None and writer is not None and own.id == writer.id
+    present, writer = claim_of(run_dir), writer_of(checkpoints)
+    return present is not None and writer is not None and present.id == writer.id
 
 
 def writer_of(folder: Location) -> Writer | None:
-    """Return the run that writes its checkpoints here; None if none does, or if the file cannot be read."""
+    """Return the run that writes its checkpoints here, None if none does; raise CheckpointError if it is damaged."""
+    path = folder / WRITER
     try:
-        return _DECODER.decode((folder / WRITER).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return _DECODER.decode(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}); the run directory and its checkpoint.path have equal copies of this file: "
+            "replace it with the other one"
+        ) from error
 
 
-def own_claim(run_dir: Path) -> Writer | None:
+def claim_of(run_dir: Path) -> Writer | None:
     """Return the claim of a run directory; None if it has none, or if it was copied from another one."""
-    own = writer_of(run_dir)
-    return own if own is not None and own.run_dir == str(run_dir.absolute()) else None
+    writer = writer_of(run_dir)
+    return writer if writer is not None and Path(writer.run_dir).resolve() == run_dir.resolve() else None
 
 
 def has_only_fetched(run_dir: Path) -> bool:
     """Return True if a run directory has fetched the record of a run, and has not started."""
-    own = own_claim(run_dir)
-    return own is not None and not own.host
+    present = claim_of(run_dir)
+    return present is not None and not present.host
 
 
 def allow_to_continue(checkpoints: Location, run_dir: Path) -> None:
@@ -119,12 +125,12 @@ def _encoded(writer: Writer) -> bytes:
     return msgspec.json.encode(writer) + b"\n"
 
 
-def remove_own_unfinished(run_dir: Path, path: str | None) -> None:
+def remove_unfinished_of(run_dir: Path, path: str | None) -> None:
     """Remove checkpoints that a run has not finished, unless another run directory has taken it over since."""
     checkpoints = checkpoints_of(run_dir, path)
     try:
-        is_own = path is None or (is_writer(checkpoints, run_dir) and not has_only_fetched(run_dir))
+        writes_there = path is None or (is_writer(checkpoints, run_dir) and not has_only_fetched(run_dir))
     except CheckpointError:
-        is_own = False  # the store does not answer; the next start removes them
-    if is_own:
+        writes_there = False  # the store does not answer; the next start removes them
+    if writes_there:
         remove_unfinished(checkpoints)

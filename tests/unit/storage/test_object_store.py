@@ -18,8 +18,8 @@ from persia_cli.store.checkpoints.claim import (
     WRITER,
     allow_to_continue,
     claim,
-    remove_own_unfinished,
-    require_own,
+    remove_unfinished_of,
+    require_writer,
     writer_of,
 )
 from persia_cli.store.checkpoints.manifest import (
@@ -158,7 +158,7 @@ def test_a_run_claims_its_folder_and_another_run_is_refused(
     with pytest.raises(ConfigError, match=r"models/claimed has checkpoints of the run in"):
         claim(uri, tmp_path / "d", "elsewhere")
     (checkpoints / WRITER).write_bytes(b"{")
-    with pytest.raises(ConfigError, match="has checkpoints of another run"):
+    with pytest.raises(ConfigError, match=rf"claimed/{WRITER} is damaged"):
         claim(uri, own, "here")
 
 
@@ -174,17 +174,17 @@ def test_a_claim_with_the_writers_name_takes_over_once(
     save(checkpoints, local)
     for folder in (late, next_one):
         allow_to_continue(checkpoints, folder)
-    require_own(checkpoints, former)
+    require_writer(checkpoints, former)
     upload(local, begin_checkpoint(checkpoints, 11))
-    remove_own_unfinished(next_one, uri)
+    remove_unfinished_of(next_one, uri)
     assert unfinished_folders(checkpoints) != []  # they are the former one's
     claim(uri, next_one, "there")
     assert unfinished_folders(checkpoints) == []
-    require_own(checkpoints, next_one)
+    require_writer(checkpoints, next_one)
     with pytest.raises(ConfigError, match=rf"{former} was taken over by {next_one} on there"):
-        require_own(checkpoints, former)
+        require_writer(checkpoints, former)
     upload(local, begin_checkpoint(checkpoints, 11))
-    remove_own_unfinished(former, uri)
+    remove_unfinished_of(former, uri)
     assert unfinished_folders(checkpoints) != []  # they may be what the next one writes now
     for folder in (late, former):
         with pytest.raises(ConfigError, match=rf"{folder} was taken over by {next_one} on there"):

@@ -11,7 +11,7 @@ import pytest
 from persia_cli.engines.job import prepared_run_dir
 from persia_cli.errors import ConfigError
 from persia_cli.observe.journal import EVENTS, Journal
-from persia_cli.store.checkpoints.claim import WRITER, Writer, is_writer, require_own, writer_of
+from persia_cli.store.checkpoints.claim import WRITER, Writer, claim, is_writer, require_writer, writer_of
 from persia_cli.store.checkpoints.manifest import MANIFEST
 from tests.support.jobs import plan
 from tests.support.small import WORDS
@@ -81,6 +81,22 @@ def test_a_start_where_another_run_has_saved_names_its_successor(start: Callable
     (saved / "step-9").mkdir()
     (saved / "step-9" / MANIFEST).write_text("{}")
     with pytest.raises(ConfigError, match=f"was taken over by {tmp_path / 'b'} on .*; persia resume {saved}"):
-        require_own(saved, tmp_path / "a")
+        require_writer(saved, tmp_path / "a")
     with pytest.raises(ConfigError, match=f"saved has checkpoints of the run in {tmp_path / 'b'} on"):
         start("c")
+
+
+def test_a_run_directory_behind_a_link_is_the_same(start: Callable[..., None], tmp_path: Path) -> None:
+    start("a")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert is_writer(tmp_path / "saved", tmp_path / "link")
+
+
+@pytest.mark.parametrize("folder", ["a", "saved"])
+def test_a_damaged_claim_is_an_error_that_names_the_file(
+    start: Callable[..., None], tmp_path: Path, folder: str
+) -> None:
+    start("a")
+    (tmp_path / folder / WRITER).write_bytes(b"{")
+    with pytest.raises(ConfigError, match=f"{tmp_path / folder / WRITER} is damaged"):
+        claim(str(tmp_path / "saved"), tmp_path / "a", "here")
