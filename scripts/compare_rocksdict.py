@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
-from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
+from persia_cli.store.cold.cold_rows import ColdRows, ColdStorage
 from persia_cli.store.layout import GroupSpec, RowOptimizer, TableSpec, table_salt
 
 WIDTH = 32
@@ -31,7 +31,7 @@ class Cold:
     def __init__(self, folder: Path, rows: int) -> None:
         table = TableSpec("item", 0, table_salt("item"), 0.01)
         group = GroupSpec(0, 16, RowOptimizer("adagrad", 0.1), (table,), rows, 1, cold_bytes=rows * 320)
-        self._log = ColdRows(group, 1, ColdPlace(folder, 1), np.zeros, 1)
+        self._log = ColdRows(group, 1, ColdStorage(folder, 1), np.zeros, 1)
         self._log.begin()
 
     def put(self, keys: Keys, rows: NDArray[np.float32]) -> None:
@@ -44,7 +44,7 @@ class Cold:
         """Return the rows of keys, float32[n, WIDTH]."""
         found = self._log.find(keys, np.zeros(keys.size, np.uint16))
         rows = np.empty((keys.size, WIDTH), np.float32)
-        rows[found.places] = found.words.reshape(keys.size, -1)[:, -WIDTH:]
+        rows[found.positions] = found.words.reshape(keys.size, -1)[:, -WIDTH:]
         return rows
 
     def close(self) -> None:

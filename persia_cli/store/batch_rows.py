@@ -96,7 +96,7 @@ class _GroupPlanner:
         self._owners = partition_owners(group.partitions, servers)
         self._chunk = np.empty(dedup.CHUNK * int(self._rows.max(initial=1)), np.uint64)
         self._unique, self._epoch = unique_keys(0), 0
-        self._place = np.empty(0, np.int32)
+        self._renumbered = np.empty(0, np.int32)
 
     def plan(
         self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int, single: NDArray[np.bool_]
@@ -112,9 +112,9 @@ class _GroupPlanner:
         keys, tables, bounds = self._by_server(count, inverse)
         if single[self._features].all() and (self._rows == 1).all():
             return UniqueRows(keys, tables, bounds, inverse, None)
-        own = self._empty((self._features.size * size + 1,), np.uint32)
-        hashing.rebase_offsets(offsets, size, self._features, self._rows, own)
-        return UniqueRows(keys, tables, bounds, inverse, own)
+        rebased = self._empty((self._features.size * size + 1,), np.uint32)
+        hashing.rebase_offsets(offsets, size, self._features, self._rows, rebased)
+        return UniqueRows(keys, tables, bounds, inverse, rebased)
 
     def _number(
         self,
@@ -127,7 +127,7 @@ class _GroupPlanner:
         """Fill `inverse` and the scratch arrays of unique keys and tables; returns the number of unique keys."""
         order = self._order
         starts = np.cumsum(entries) - entries
-        slots = [dedup_slots(int(each)) for each in np.bincount(self._table, entries[order])]
+        slots = [dedup_slots(int(entries_of_table)) for entries_of_table in np.bincount(self._table, entries[order])]
         epochs = self._epochs(len(slots), max(slots, default=0))
         self._grow(inverse.size)
         masks = np.array(slots, np.uint64) - np.uint64(1)
@@ -147,9 +147,9 @@ class _GroupPlanner:
         return np.arange(self._epoch - count + 1, self._epoch + 1, dtype=np.uint64)
 
     def _grow(self, entries: int) -> None:
-        if entries > self._place.size:
+        if entries > self._renumbered.size:
             self._unique = self._unique._replace(keys=np.empty(entries, np.uint64), tables=np.empty(entries, np.uint16))
-            self._place = np.empty(entries, np.int32)
+            self._renumbered = np.empty(entries, np.int32)
 
     def _by_server(
         self, count: int, inverse: NDArray[np.int32]
@@ -161,7 +161,9 @@ class _GroupPlanner:
             ordered_keys[...], ordered_tables[...] = keys, tables
             return ordered_keys, ordered_tables, np.array([0, count], np.int64)
         bounds = np.empty(self._servers + 1, np.int64)
-        dedup.order_by_server(keys, tables, self._owners, self._place, inverse, ordered_keys, ordered_tables, bounds)
+        dedup.order_by_server(
+            keys, tables, self._owners, self._renumbered, inverse, ordered_keys, ordered_tables, bounds
+        )
         return ordered_keys, ordered_tables, bounds
 
 

@@ -195,8 +195,8 @@ class GroupSpec:
     @property
     def sketch_lines(self) -> int:
         """Lines of the sketch of each partition, 0 if frequencies of ids without a row are not needed."""
-        asked = self.counts_uses or self.counts_all_new
-        return math.ceil(self.rows_per_partition / ROWS_PER_LINE) if asked else 0
+        counts = self.counts_uses or self.counts_all_new
+        return math.ceil(self.rows_per_partition / ROWS_PER_LINE) if counts else 0
 
     @property
     def vectors(self) -> dict[str, int]:
@@ -345,6 +345,6 @@ def partition_owners(partitions: int, servers: int) -> NDArray[np.uint16]:
     """Return the server that owns each partition, uint16[partitions]."""
     owners = np.empty(partitions, np.uint16)
     for server in range(servers):
-        own = partitions_of(partitions, server, servers)
-        owners[own.start : own.stop] = server
+        partitions_of_server = partitions_of(partitions, server, servers)
+        owners[partitions_of_server.start : partitions_of_server.stop] = server
     return owners

@@ -85,12 +85,12 @@ class MemoryFile:
         ConfigError if this process may not reserve as much address space.
         """
         # Inherited descriptors share their locks; this one is opened anew, so its lock is this process's.
-        self._own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
-        self._closing = weakref.finalize(self, os.close, self._own)
+        self._file = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        self._closing = weakref.finalize(self, os.close, self._file)
         of = hashlib.sha256(f"{cache_folder().name} {nbytes} {identity}".encode()).digest()
         try:
             self._claim(of, nbytes, keep)
-            self._pages = _mapped(self._own, nbytes)
+            self._pages = _mapped(self._file, nbytes)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -111,16 +111,16 @@ class MemoryFile:
 
     def _claim(self, of: bytes, nbytes: int, keep: bool) -> None:
         try:
-            fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise MemoryFileError("another process still uses this memory") from error
         if keep:
-            self._check(os.pread(self._own, HEADER, 0), of)
+            self._check(os.pread(self._file, HEADER, 0), of)
         else:
-            os.ftruncate(self._own, 0)
-            os.ftruncate(self._own, nbytes)
-            os.pwrite(self._own, of, 64)
-            os.pwrite(self._own, MAGIC, 0)
+            os.ftruncate(self._file, 0)
+            os.ftruncate(self._file, nbytes)
+            os.pwrite(self._file, of, 64)
+            os.pwrite(self._file, MAGIC, 0)
 
     @staticmethod
     def _check(header: bytes, of: bytes) -> None:

@@ -9,7 +9,7 @@ from persia_cli.errors import DiskError, MemoryFileError
 from persia_cli.kernels.table import check, journal, new_keys
 from persia_cli.kernels.table.journal import KernelJournal, KernelProgress, whole_lines
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE, Empty
-from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.cold.geometry import geometry
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory_file import LOAD, LOADING, MemoryFile
@@ -90,14 +90,14 @@ def create(
     ranks: int,
     last_step: int = -1,
     empty: Empty = np.empty,
-    cold_place: ColdPlace | None = None,
+    cold_storage: ColdStorage | None = None,
 ) -> Shard:
     """Begin an empty shard in a file, whose content is lost; all steps up to `last_step` count as applied.
 
     Raise MemoryFileError if another process still has the file, DiskError if files of cold logs cannot be written.
     """
     memory = shard_file(file, layout, server, servers, ranks, keep=False)
-    shard = Shard(layout, server, servers, memory, ranks, empty, cold_place)
+    shard = Shard(layout, server, servers, memory, ranks, empty, cold_storage)
     memory.state = LOADING
     shard.begin_cold()
     shard.applied.begin(last_step)
@@ -113,7 +113,7 @@ def attach(
     ranks: int,
     empty: Empty = np.empty,
     max_deaths: int | None = None,
-    cold_place: ColdPlace | None = None,
+    cold_storage: ColdStorage | None = None,
 ) -> tuple[Shard, Repairs]:
     """Continue the shard of a process that has ended; return it and its repairs.
 
@@ -122,7 +122,7 @@ def attach(
     at the pending request.
     """
     memory = shard_file(file, layout, server, servers, ranks, keep=True)
-    shard = Shard(layout, server, servers, memory, ranks, empty, cold_place)
+    shard = Shard(layout, server, servers, memory, ranks, empty, cold_storage)
     try:
         shard.record.count_death(max_deaths)
         return shard, _repair(shard)
@@ -149,7 +149,7 @@ def _repair(shard: Shard) -> Repairs:
         if store.cold is not None:
             try:
                 rows = shard.counts.cold_rows(store.cold)[[table.number for table in store.group.tables]]
-                store.cold.take_over(store.index, int(rows.sum()))
+                store.cold.attach(store.index, int(rows.sum()))
             except DiskError as error:
                 raise MemoryFileError(f"{error}: {LOAD}") from error
     if row:

@@ -137,7 +137,7 @@ class ProgressRecord:
         self._ranks: NDArray[np.uint8] = array(ranks, np.uint8)
         self._sums: NDArray[np.uint64] = array(2 * groups, np.uint64)
         self._counters = counters
-        self._before: list[NDArray[np.int64]] = [array(each.size, np.int64) for each in counters]
+        self._before: list[NDArray[np.int64]] = [array(counter.size, np.int64) for counter in counters]
 
     @property
     def request(self) -> BatchRequest | None:
@@ -153,8 +153,8 @@ class ProgressRecord:
         self._ranks[:] = 0
         self._ranks[list(request.ranks)] = 1
         self._sums[:] = _sums(keys)
-        for own, before in zip(self._counters, self._before, strict=True):
-            before[:] = own
+        for counter, before in zip(self._counters, self._before, strict=True):
+            before[:] = counter
         # Last, since a kill before this store leaves no request, and one after it leaves a complete record.
         self._head[KIND] = request.kind
 
@@ -163,13 +163,13 @@ class ProgressRecord:
         # Each position is counted again when the request continues, so the counters restart from before it.
         if (self._sums != _sums(keys)).any():
             raise MemoryFileError(f"{self.request} was repeated with other keys: {LOAD}")
-        for own, before in zip(self._counters, self._before, strict=True):
-            own[:] = before
+        for counter, before in zip(self._counters, self._before, strict=True):
+            counter[:] = before
         self._head[AT_WORK] = 1
 
     def before(self, counter: NDArray[np.int64]) -> int:
         """Return one of the counters before the request; it must have one element."""
-        [at] = [number for number, each in enumerate(self._counters) if each is counter]
+        [at] = [number for number, known in enumerate(self._counters) if known is counter]
         return int(self._before[at][0])
 
     def end(self) -> None:
@@ -193,7 +193,7 @@ class ProgressRecord:
 
 def _sums(keys: Iterable[NDArray[np.uint64]]) -> list[int]:
     """Return number and exclusive or of the keys of each group."""
-    return [int(value) for each in keys for value in (each.size, np.bitwise_xor.reduce(each) if each.size else 0)]
+    return [int(value) for part in keys for value in (part.size, np.bitwise_xor.reduce(part) if part.size else 0)]
 
 
 MAX_NEW_KEYS = 1 << 27

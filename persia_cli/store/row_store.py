@@ -13,7 +13,7 @@ from persia_cli.kernels.table import buckets, frequency, index, slots
 from persia_cli.kernels.table.cold import ColdLog, no_log
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE
-from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
+from persia_cli.store.cold.cold_rows import ColdRows, ColdStorage
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, Storage, embedding_words, partitions_of_keys
 from persia_cli.store.memory_file import PRIVATE, MemoryFile, PrivateMemory
 
@@ -43,13 +43,13 @@ class RowStore:
         group: GroupSpec,
         partitions: range,
         memory: MemoryFile | PrivateMemory = PRIVATE,
-        cold: ColdPlace | None = None,
+        cold: ColdStorage | None = None,
         tables: int = 0,
     ) -> None:
         """Reserve the memory; raise ConfigError if this machine does not have it.
 
-        `cold` is the place of rows that leave memory, if the group has space there; `tables` is the number of the job's
-        tables.
+        `cold` is the storage of rows that leave memory, if the group has space there; `tables` is the number of
+        tables of the job.
         """
         self.group = group
         self.partitions = partitions
@@ -101,7 +101,7 @@ class RowStore:
             self._backed = until // HUGE_PAGE * HUGE_PAGE
 
     @property
-    def held(self) -> int:
+    def row_count(self) -> int:
         """Number of rows, in memory and in the cold log."""
         return self.used + (0 if self.cold is None else self.cold.rows)
 
@@ -154,7 +154,7 @@ class RowStore:
         """Return which rows are in the cold log, or occur earlier among these: their keys must not get a second row."""
         assert self.cold is not None
         again = np.zeros(keys.size, np.bool_)
-        again[self.cold.find(keys, tables).places] = True
+        again[self.cold.find(keys, tables).positions] = True
         order = np.lexsort((tables, keys))
         same = (keys[order[1:]] == keys[order[:-1]]) & (tables[order[1:]] == tables[order[:-1]])
         again[order[1:][same]] = True

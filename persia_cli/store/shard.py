@@ -18,7 +18,7 @@ from persia_cli.kernels.table.look_up import FoundRows
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.compile import Kernel
 from persia_cli.kernels.toolchain.memory import Empty
-from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory_file import LOADING, PRIVATE, SERVING, MemoryFile, PrivateMemory
 from persia_cli.store.requests import (
@@ -77,7 +77,7 @@ class Shard:
 
     Not in the file: remembered look-ups, whose rows are searched again, and copies for a snapshot, whose save fails.
 
-    `empty` allocates the arrays that look-ups return. With `cold_place`, rows leave memory for a disk if their group
+    `empty` allocates the arrays that look-ups return. With `cold_storage`, rows leave memory for a disk if their group
     has space there; `begin_cold` must follow.
     """
 
@@ -89,7 +89,7 @@ class Shard:
         memory: MemoryFile | PrivateMemory = PRIVATE,
         ranks: int = 1,
         empty: Empty = np.empty,
-        cold_place: ColdPlace | None = None,
+        cold_storage: ColdStorage | None = None,
     ) -> None:
         # A later process finds the arrays of the file by the order of these calls.
         self.layout, self.memory = layout, memory
@@ -105,7 +105,7 @@ class Shard:
         self._empty = empty
         self.salts = layout.salts()
         self.stores = tuple(
-            RowStore(group, partitions_of(group.partitions, server, servers), memory, cold_place, self.salts.size)
+            RowStore(group, partitions_of(group.partitions, server, servers), memory, cold_storage, self.salts.size)
             for group in layout.groups
         )
         self.return_words: NDArray[np.uint64] = array(8, np.uint64)
@@ -416,7 +416,7 @@ class Shard:
             if not found.records.size:
                 return
             self.look_ups[group] += 1
-            places, before = missing[found.places], stopped
+            places, before = missing[found.positions], stopped
             store.used = returned.bring_back(
                 self.return_journal(group), store.index, store.rows, old, store.log, self.row_inits[group],
                 self.counts.look_ups, keys[places], tables[places], found.records, found.words,
@@ -446,7 +446,7 @@ class Shard:
             return
         missing = np.flatnonzero(rows < 0)
         found = store.cold.find(keys[missing], tables[missing])
-        places, head = missing[found.places], int(cold.RECORD_HEAD)
+        places, head = missing[found.positions], int(cold.RECORD_HEAD)
         staged = store.rows._replace(arena=found.words[head:], width=np.uint64(head + store.group.width))
         cold.send_records(staged, np.arange(places.size), places, CODES[store.group.wire], out)
         rows[places] = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.recovery import Repairs, attach, create
 from persia_cli.store.row_store import RowStore
@@ -26,25 +26,25 @@ class ColdJob(Job):
 
     def create(self) -> int:
         file = new_file("cold")
-        shard = create(file, self.small, 0, 1, 1, cold_place=self.place)
+        shard = create(file, self.small, 0, 1, 1, cold_storage=self.place)
         shard.serve()
         del shard
         gc.collect()
         return file
 
     def attach(self, file: int) -> tuple[Shard, Repairs]:
-        return attach(file, self.small, 0, 1, 1, cold_place=self.place)
+        return attach(file, self.small, 0, 1, 1, cold_storage=self.place)
 
     def small_shard(self) -> Shard:
         """Return an empty shard with a log, in this process's memory."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        shard = Shard(self.small, 0, 1, cold_place=self.place)
+        shard = Shard(self.small, 0, 1, cold_storage=self.place)
         shard.begin_cold()
         return shard
 
     @property
-    def place(self) -> ColdPlace:
-        return ColdPlace(self.folder, 3)
+    def place(self) -> ColdStorage:
+        return ColdStorage(self.folder, 3)
 
     @property
     def small(self):

@@ -113,10 +113,10 @@ def test_scoring_creates_no_rows(run: JobResult) -> None:
     source = open_source(model.run.dataset, "eval", 0, model.run.links)
     batch = source.read(0, 0, 400)
     source.close()
-    before = [store.held for store in network._shard.stores]
+    before = [store.row_count for store in network._shard.stores]
     known = network.logits(batch)
     unknown = network.logits(replace(batch, ids=batch.ids + np.uint64(1000)))
-    assert [store.held for store in network._shard.stores] == before
+    assert [store.row_count for store in network._shard.stores] == before
     assert not np.array_equal(known, unknown)
     assert np.array_equal(network.logits(batch), known)
 

@@ -19,7 +19,7 @@ from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.store.checkpoints.row_files import Progress, load_shard
 from persia_cli.store.checkpoints.saved_rows import saved_rows
 from persia_cli.store.checkpoints.warm_rows import WarmRows
-from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.cold.folders import clear, leave, require_space, run_folder, server_folder
 from persia_cli.store.recovery import Repairs, attach, create
 from persia_cli.store.requests import NewKeys
@@ -43,7 +43,7 @@ def shard_of(
     cluster, last_step = run.cluster, job.first_step - 1
     layout = embedding_layout(run)
     part = layout, server.index, cluster.embedding_servers
-    cold = _cold_place(run, job, server, readers)
+    cold = _cold_storage(run, job, server, readers)
     if server.incarnation > 1:
         if file is None:
             raise RoleError("the rows of this server ended with its first process: its memory was not in a shared file")
@@ -54,13 +54,13 @@ def shard_of(
         return create(file, *part, cluster.nn_workers, last_step, empty, cold), None
     if retains_memory(run, job, server.role):
         log.warning("server memory will not survive a crash: start the server with --supervise")
-    shard = Shard(*part, ranks=cluster.nn_workers, empty=empty, cold_place=cold)
+    shard = Shard(*part, ranks=cluster.nn_workers, empty=empty, cold_storage=cold)
     shard.begin_cold()
     shard.applied.begin(last_step)
     return shard, None
 
 
-def _cold_place(run: Run, job: Job, server: Sender, readers: Executor) -> ColdPlace | None:
+def _cold_storage(run: Run, job: Job, server: Sender, readers: Executor) -> ColdStorage | None:
     """Return the place of rows that leave the memory of a server, None if they are lost.
 
     A server's first process removes what an earlier start of the run has left there. Raise ConfigError if the disk has
@@ -73,7 +73,7 @@ def _cold_place(run: Run, job: Job, server: Sender, readers: Executor) -> ColdPl
     if server.incarnation == 1:
         clear(folder, server.index, servers)
         require_space(cold.path, folder, -(-cold.size // servers))
-    return ColdPlace(server_folder(folder, server.index), cold.threads, readers.map, time.monotonic_ns)
+    return ColdStorage(server_folder(folder, server.index), cold.threads, readers.map, time.monotonic_ns)
 
 
 def close_shard(shard: Shard, run: Run, job: Job, index: int) -> None:

@@ -123,7 +123,7 @@ def save_cold(
         schema = SCHEMA.with_metadata({RECORDS_KEY: msgspec.json.encode(form)})
         options = pa.ipc.IpcWriteOptions(use_threads=False)
         with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=options) as out:
-            for part in sorted(cut, key=lambda each: each.sequence):
+            for part in sorted(cut, key=lambda segment_cut: segment_cut.sequence):
                 segment, name, live = part.segment, segment_name(listed, part.sequence), part.live
                 if segment.content is None:
                     segment.content = _content(segment, form, lambda: on_rows(0))
@@ -134,8 +134,8 @@ def save_cold(
                 on_rows(int(np.count_nonzero(live)))
         digest = file.finish()
     tables = {name: int(rows[number]) for name, number in form.tables.items() if rows[number]}
-    own = store.partitions
-    saved = SavedRows(store.group.number, store.group.partitions, own.start, own.stop, tables)
+    partitions = store.partitions
+    saved = SavedRows(store.group.number, store.group.partitions, partitions.start, partitions.stop, tables)
     return [SavedFile(directory.name, listed, file.nbytes, digest, saved), *segments]
 
 
@@ -237,12 +237,12 @@ def _rows_of(
             if cold.damaged_block(blocks, form.block_bytes // 4) >= 0:
                 raise CheckpointError(f"{path} is damaged; use another checkpoint")
             records = form.records_of(blocks)
-            own = live[at : at + len(records)]
-            if (own & ~form.counted(blocks)).any():
+            live_here = live[at : at + len(records)]
+            if (live_here & ~form.counted(blocks)).any():
                 raise CheckpointError(f"{path} does not have all records of its list; use another checkpoint")
             at += len(records)
-            if own.any():
-                yield _decoded(records[own], form, schema)
+            if live_here.any():
+                yield _decoded(records[live_here], form, schema)
         if at > live.size or live[at:].any():
             raise CheckpointError(f"{path} has {at:,} records, but its list {live.size:,}; use another checkpoint")
         if on_bytes is not None:

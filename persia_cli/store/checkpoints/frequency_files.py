@@ -49,7 +49,7 @@ def frequency_file(
     When the block ends, the file is on disk and appended to `saved`. Raise DiskError if it cannot be written, and
     remove it. A store without a sketch has no file.
     """
-    group, own = store.group, store.partitions.start * store.group.sketch_lines
+    group, first_line = store.group, store.partitions.start * store.group.sketch_lines
     name = file_name(group, store.partitions)
     if not group.sketch_lines:
         yield lambda _, __: None
@@ -64,7 +64,7 @@ def frequency_file(
         lines = words.reshape(-1, WORDS_OF_LINE)
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = lines[start : start + LINES_AT_ONCE]
-            out.write_batch(_batch(part, own + first + start, group.epoch_bits, schema))
+            out.write_batch(_batch(part, first_line + first + start, group.epoch_bits, schema))
 
     with writing_file(directory / name) as sink, HashingFile(sink) as file:
         with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=options) as out:
@@ -75,11 +75,11 @@ def frequency_file(
 def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return the nonempty ones of the lines uint64[n, 8], the first of which has this number."""
     size = len(lines) + 1
-    places, epochs = np.empty((2, size), np.uint64)
+    numbers, epochs = np.empty((2, size), np.uint64)
     counts = np.empty((size, WORDS_OF_LINE - 1), np.uint64)
-    seen = used_lines(lines.reshape(-1), places, epochs, counts.reshape(-1))
+    seen = used_lines(lines.reshape(-1), numbers, epochs, counts.reshape(-1))
     columns = [
-        arrow_numbers(places[:seen] + np.uint64(first)),
+        arrow_numbers(numbers[:seen] + np.uint64(first)),
         arrow_numbers((epochs[:seen] << np.uint64(epoch_bits)).astype(np.int64)),
         pa.FixedSizeListArray.from_arrays(arrow_numbers(counts[:seen].view(np.uint8).reshape(-1)), COUNTS),
     ]
@@ -113,39 +113,39 @@ def _load(batch: pa.RecordBatch, stores: Sequence[RowStore], path: Location) -> 
         raise CheckpointError(f"{path} is damaged: it has lines beyond its {total:,}, or of negative steps")
     for store in stores:
         if names & {table.name for table in store.group.tables}:
-            _take(store, total, lines, steps, counts)
+            _merge(store, total, lines, steps, counts)
 
 
-def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray[np.int64], counts: Bytes) -> None:
+def _merge(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray[np.int64], counts: Bytes) -> None:
     """Add lines, of `total` that the group had, to the sketch of a store, with the greater of two counts."""
     group = store.group
-    first, own = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
+    first, count = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
     of = group.partitions * group.sketch_lines
     sketch = store.index.sketch.reshape(-1, WORDS_OF_LINE)
     store.note_loaded_frequencies()
     if of == total:
-        mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + own))
-        places = lines[mine].astype(np.int64) - first
-        sketch[places, 0] = (steps[mine] >> group.epoch_bits).astype(np.uint64)
-        sketch[places, 1:] = counts[mine].view(np.uint64)
+        mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + count))
+        positions = lines[mine].astype(np.int64) - first
+        sketch[positions, 0] = (steps[mine] >> group.epoch_bits).astype(np.uint64)
+        sketch[positions, 1:] = counts[mine].view(np.uint64)
         return
     # Line i has the keys from i / total up to (i + 1) / total of all, which maps it to a range of the group's lines.
     # The products of numbers of lines can be beyond 64 bits.
     wide = lines.astype(object)
     begin = np.maximum((wide * of // total).astype(np.int64) - first, 0)
-    end = np.minimum(-(-(wide + 1) * of // total).astype(np.int64) - first, own)
+    end = np.minimum(-(-(wide + 1) * of // total).astype(np.int64) - first, count)
     times = np.maximum(end - begin, 0)
     which = np.repeat(np.arange(lines.size), times)
-    places = begin[which] + np.arange(which.size) - np.repeat(np.cumsum(times) - times, times)
-    if not places.size:
+    positions = begin[which] + np.arange(which.size) - np.repeat(np.cumsum(times) - times, times)
+    if not positions.size:
         return
     # Lines of a batch are near each other: the rest of a large sketch is not touched.
-    sketch, places = sketch[places.min() : places.max() + 1], places - places.min()
+    sketch, positions = sketch[positions.min() : positions.max() + 1], positions - positions.min()
     epochs, before = (steps >> group.epoch_bits).astype(np.uint64)[which], sketch[:, 0].copy()
-    np.maximum.at(sketch[:, 0], places, epochs)
+    np.maximum.at(sketch[:, 0], positions, epochs)
     there = sketch.view(np.uint8)[:, 8:]
     there[:] = _halved(there, sketch[:, 0] - before)
-    np.maximum.at(there, places, _halved(counts[which], sketch[places, 0] - epochs))
+    np.maximum.at(there, positions, _halved(counts[which], sketch[positions, 0] - epochs))
 
 
 def _halved(counts: Bytes, epochs: NDArray[np.uint64]) -> Bytes:

@@ -127,13 +127,13 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
 
     def segments_of(self, listed: SavedFile) -> list[SavedFile]:
         """Return the segments of one of `cold_files`, the oldest first."""
-        found = [file for file in self._files_in(COLD) if file.rows is None and list_of(file) == listed.name]
-        return sorted(found, key=lambda file: file.name)
+        segments = [file for file in self._files_in(COLD) if file.rows is None and list_of(file) == listed.name]
+        return sorted(segments, key=lambda file: file.name)
 
     def _with_rows(self, folder: str, with_dense: bool) -> list[SavedFile]:
         dense = {table.group for table in self.tables if table.name == DENSE_TABLE and not with_dense}
-        found = [file for file in self._files_in(folder) if file.rows is not None and file.rows.group not in dense]
-        return sorted(found, key=lambda file: file.name)
+        files = [file for file in self._files_in(folder) if file.rows is not None and file.rows.group not in dense]
+        return sorted(files, key=lambda file: file.name)
 
     def _files_in(self, folder: str) -> list[SavedFile]:
         return [file for file in self.files if kind_of(file) == folder]
@@ -287,12 +287,12 @@ def file_flaws(folder: Location, manifest: Manifest) -> Iterator[str]:
     """Yield an error for each file that is missing, has another size than in the manifest, or is not listed there."""
     for file in manifest.files:
         path = folder / file.folder / file.name
-        found = size_of(path)
-        if found is None:
+        nbytes = size_of(path)
+        if nbytes is None:
             yield f"{path} is missing; the checkpoint is incomplete, use another"
-        elif found != file.nbytes:
+        elif nbytes != file.nbytes:
             yield (
-                f"{path} has changed since it was saved: it has {found:,} bytes, not {file.nbytes:,}; "
+                f"{path} has changed since it was saved: it has {nbytes:,} bytes, not {file.nbytes:,}; "
                 "use another checkpoint"
             )
     if isinstance(folder, Path):
@@ -368,8 +368,8 @@ def write_checked(path: Location, content: Any) -> None:
 
 def contradiction(manifest: Manifest) -> str | None:
     """Return a description of a contradiction in a manifest, None if it describes a whole model."""
-    places = Counter((file.folder, file.name) for file in manifest.files)
-    if twice := [name for (_, name), times in places.items() if times > 1]:
+    names = Counter((file.folder, file.name) for file in manifest.files)
+    if twice := [name for (_, name), times in names.items() if times > 1]:
         return f"{twice[0]} is listed twice"
     saved = [file.rows for file in manifest.row_files(with_dense=True) if file.rows is not None]
     cold = [file.rows for file in manifest.cold_files(with_dense=True) if file.rows is not None]
@@ -378,13 +378,13 @@ def contradiction(manifest: Manifest) -> str | None:
     lists = {file.name for file in manifest.cold_files(with_dense=True)}
     if {list_of(file) for file in manifest.files if kind_of(file) == COLD and file.rows is None} != lists:
         return f"its segments in {COLD} are not those of its lists"
-    found: Counter[tuple[int, str]] = Counter()
+    counts: Counter[tuple[int, str]] = Counter()
     for rows in saved + cold:
-        found.update({(rows.group, name): number for name, number in rows.tables.items()})
+        counts.update({(rows.group, name): number for name, number in rows.tables.items()})
     listed = {(table.group, table.name): table.rows for table in manifest.tables}
-    for group, name in sorted(found.keys() | listed.keys()):
-        if found[group, name] != listed.get((group, name), 0):
-            return f"its files have {found[group, name]:,} rows of table {name}, not {listed.get((group, name), 0):,}"
+    for group, name in sorted(counts.keys() | listed.keys()):
+        if counts[group, name] != listed.get((group, name), 0):
+            return f"its files have {counts[group, name]:,} rows of table {name}, not {listed.get((group, name), 0):,}"
     totals = {str(group): sum(t.rows for t in manifest.tables if t.group == group) for group, _ in listed}
     if totals != manifest.groups or {str(rows.group) for rows in saved} != totals.keys():
         return "its feature groups are not those of its tables and files"

@@ -104,9 +104,9 @@ def row_schema(vectors: Mapping[str, int], has_frequency: bool) -> pa.Schema:
 
 def table_column(tables: Mapping[str, int], numbers: NDArray[Any]) -> pa.DictionaryArray:
     """Return the column of tables, given the number of each row's table; `tables` are the numbers by name."""
-    places = np.zeros(max(tables.values()) + 1, np.int32)
-    places[list(tables.values())] = np.arange(len(tables))
-    return pa.DictionaryArray.from_arrays(arrow_numbers(places.take(numbers)), arrow_texts(list(tables)), safe=False)
+    positions = np.zeros(max(tables.values()) + 1, np.int32)
+    positions[list(tables.values())] = np.arange(len(tables))
+    return pa.DictionaryArray.from_arrays(arrow_numbers(positions.take(numbers)), arrow_texts(list(tables)), safe=False)
 
 
 def numbers_of(array: pa.Array) -> NDArray[Any]:

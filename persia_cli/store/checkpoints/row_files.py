@@ -101,7 +101,7 @@ def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None
             with file.checked_batches(progress.add_bytes) as batches:
                 for batch in batches:
                     progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
-    return sum(store.held for store in shard.stores)
+    return sum(store.row_count for store in shard.stores)
 
 
 def _may_have_rows_of(shard: Shard, rows: SavedRows) -> bool:
@@ -117,9 +117,8 @@ def _may_have_rows_of(shard: Shard, rows: SavedRows) -> bool:
 
 def in_range(store: RowStore, rows: SavedRows) -> bool:
     """Return True if the range of keys of a file and that of a store have keys in common."""
-    own, of = store.partitions, store.group.partitions
-    overlaps = rows.first * of < own.stop * rows.partitions and own.start * rows.partitions < rows.stop * of
-    return bool(own) and overlaps
+    first, stop, of = store.partitions.start, store.partitions.stop, store.group.partitions
+    return first < stop and rows.first * of < stop * rows.partitions and first * rows.partitions < rows.stop * of
 
 
 def _save_group(
@@ -167,9 +166,9 @@ def _batches(
 def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Location) -> int:
     """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
     column = batch.column("table")
-    places = column.indices.to_numpy()
-    used = np.flatnonzero(np.bincount(places, minlength=len(column.dictionary)))
-    tables = _table_numbers(shard, column.dictionary.to_pylist(), used, path)[places]
+    positions = column.indices.to_numpy()
+    used = np.flatnonzero(np.bincount(positions, minlength=len(column.dictionary)))
+    tables = _table_numbers(shard, column.dictionary.to_pylist(), used, path)[positions]
     ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
     frequencies = batch.column(FREQUENCY).to_numpy() if FREQUENCY in batch.schema.names else None
     if last_used.size and not 0 <= last_used.min() <= last_used.max() <= MAX_STEP:
@@ -177,8 +176,8 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Loc
             f"{path} is damaged: the column last_used has values from {last_used.min()} to {last_used.max()}"
         )
     keys = shard.keys_of(ids, tables)
-    places = partitions_of_keys(keys, saved.partitions)
-    if places.size and not saved.first <= places.min() <= places.max() < saved.stop:
+    positions = partitions_of_keys(keys, saved.partitions)
+    if positions.size and not saved.first <= positions.min() <= positions.max() < saved.stop:
         raise CheckpointError(f"{path} has rows of other partitions than {saved.first} to {saved.stop - 1}")
     added = 0
     for store in shard.stores:
@@ -189,14 +188,14 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Loc
         if not of_group.any():
             continue
         values = _values(batch, group, path)
-        own = of_group & store.owns(keys)
-        if own.all():
+        owned = of_group & store.owns(keys)
+        if owned.all():
             insert_rows(shard, store, keys, tables, last_used, values, frequencies, path)
         else:
-            part = {name: columns[own] for name, columns in values.items()}
-            counted = None if frequencies is None else frequencies[own]
-            insert_rows(shard, store, keys[own], tables[own], last_used[own], part, counted, path)
-        added += int(np.count_nonzero(own))
+            part = {name: columns[owned] for name, columns in values.items()}
+            counted = None if frequencies is None else frequencies[owned]
+            insert_rows(shard, store, keys[owned], tables[owned], last_used[owned], part, counted, path)
+        added += int(np.count_nonzero(owned))
     return added
 
 
@@ -220,7 +219,7 @@ def insert_rows(
 def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Location) -> NDArray[np.uint16]:
     """Return table numbers by position in the file's dictionary; only the positions that rows use must be known."""
     known = {table.name: table.number for table in shard.layout.tables()}
-    unknown = [names[place] for place in used if names[place] not in known]
+    unknown = [names[position] for position in used if names[position] not in known]
     if unknown:
         raise CheckpointError(
             f"{path} has rows of table {unknown[0]!r}, which the config does not have; "
@@ -232,12 +231,12 @@ def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path
 def _values(batch: pa.RecordBatch, group: GroupSpec, path: Location) -> dict[str, NDArray[np.float32]]:
     """Return embedding and states, float32[n, columns]; raise CheckpointError if they are not those of the group."""
     expected = group.vectors
-    found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-    if found != {name: floats_of(size) for name, size in expected.items()}:
+    vectors = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
+    if vectors != {name: floats_of(size) for name, size in expected.items()}:
         names = ", ".join(table.name for table in group.tables)
-        dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in found.values()}))
+        dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in vectors.values()}))
         raise CheckpointError(
-            f"{path} has columns {', '.join(found)} of dim {dims}; the config's "
+            f"{path} has columns {', '.join(vectors)} of dim {dims}; the config's "
             f"tables ({names}) have {', '.join(expected)} of dim {group.dim}: set model.dim and optimizer.embedding "
             "to the values that the checkpoint was trained with"
         )
@@ -253,8 +252,8 @@ def require_space(shard: Shard, store: RowStore, path: Location | str) -> None:
     names = ", ".join(table.name for table in store.group.tables)
     if store.cold is not None and store.cold.dropped.any():
         raise CheckpointError(
-            f"{path} does not fit: this server has no space in memory and on disk for more than {store.held:,} rows of "
-            f"tables {names}; give embedding.cold.size a higher value"
+            f"{path} does not fit: this server has no space in memory and on disk for more than {store.row_count:,} "
+            f"rows of tables {names}; give embedding.cold.size a higher value"
         )
     if store.cold is None and rows > store.capacity:
         raise CheckpointError(

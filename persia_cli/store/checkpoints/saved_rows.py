@@ -120,14 +120,14 @@ def cold_row_file(folder: Location, manifest: Manifest, listed: SavedFile) -> Co
 
 def _all_of(files: Sequence[RowFile], batches: Batches) -> Batches:
     """Yield batches, and require that they have all rows of the files that were saved."""
-    found = Counter[str]()
+    counts = Counter[str]()
     with closing(batches):
         for batch in batches:
-            found.update(rows_by_table(batch))
+            counts.update(rows_by_table(batch))
             yield batch
     saved = sum((Counter(file.rows.tables) for file in files), Counter[str]())
-    if found != saved:
-        raise CheckpointError(f"{files[0].path} has {dict(found)} rows of its tables, but {dict(saved)} were saved")
+    if counts != saved:
+        raise CheckpointError(f"{files[0].path} has {dict(counts)} rows of its tables, but {dict(saved)} were saved")
 
 
 # Both in the order of keys
@@ -151,8 +151,8 @@ def _write_runs(batches: Iterable[pa.RecordBatch], tables: Sequence[str], folder
     for part in _parts(batches):
         table = pa.Table.from_batches(part).unify_dictionaries().combine_chunks()
         [batch] = table.to_batches()
-        keys, own = _keys_of(batch, tables)
-        ordered = table.take(pa.array(np.lexsort((own, keys))))
+        keys, numbers = _keys_of(batch, tables)
+        ordered = table.take(pa.array(np.lexsort((numbers, keys))))
         runs.append(folder / f"run-{len(runs)}")
         with disk.writing(runs[-1]), pa.OSFile(str(runs[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
             out.write_table(ordered, max_chunksize=RUN_ROWS)
@@ -163,10 +163,10 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     part: list[pa.RecordBatch] = []
     for batch in batches:
         part.append(batch)
-        if sum(each.nbytes for each in part) >= RUN_BYTES:
+        if sum(rows.nbytes for rows in part) >= RUN_BYTES:
             yield part
             part = []
-    if sum(each.num_rows for each in part):
+    if sum(rows.num_rows for rows in part):
         yield part
 
 
@@ -207,7 +207,7 @@ class _RowSource:
             self._left = next(self._batches, None)
         return self._left
 
-    def take(self, key: int, table: int) -> _OrderedRows:
+    def pop_through(self, key: int, table: int) -> _OrderedRows:
         """Return the rows that have been read up to and including this key and table."""
         assert self._left is not None
         keys, wanted = self._left.keys, np.uint64(key)
@@ -241,22 +241,22 @@ def _keys_of(batch: pa.RecordBatch, tables: Sequence[str]) -> tuple[NDArray[np.u
     """Return the keys of a batch's rows, and the position of each row's table among `tables`."""
     column, numbers = batch.column("table"), {name: number for number, name in enumerate(tables)}
     names = column.dictionary.to_pylist()
-    own = np.array([numbers[name] for name in names], np.uint16)[column.indices.to_numpy()]
+    numbers_of_rows = np.array([numbers[name] for name in names], np.uint16)[column.indices.to_numpy()]
     ids = batch.column("id").to_numpy()
     keys = np.empty(ids.size, np.uint64)
-    hashing.hash_ids(ids, own, np.array([table_salt(name) for name in tables], np.uint64), keys)
-    return keys, own
+    hashing.hash_ids(ids, numbers_of_rows, np.array([table_salt(name) for name in tables], np.uint64), keys)
+    return keys, numbers_of_rows
 
 
 def _merged(sources: Sequence[_RowSource], path: Location) -> Batches:
     """Yield the rows of all sources in the order of keys and tables; raise CheckpointError for one that two have."""
     while left := [(source, rows) for source in sources if (rows := source.peek()) is not None]:
         bound = min(rows.last for _, rows in left)
-        pieces = [piece for source, _ in left if (piece := source.take(*bound)).keys.size]
+        pieces = [piece for source, _ in left if (piece := source.pop_through(*bound)).keys.size]
         if len(pieces) == 1:
             yield pieces[0].batch
             continue
-        keys, tables = (np.concatenate(each) for each in zip(*((p.keys, p.tables) for p in pieces), strict=True))
+        keys, tables = (np.concatenate(arrays) for arrays in zip(*((p.keys, p.tables) for p in pieces), strict=True))
         order = np.lexsort((tables, keys))
         if not _rises(keys[order], tables[order]):
             raise CheckpointError(f"{path} has rows that are also among the cold ones of the checkpoint")

@@ -68,8 +68,8 @@ def norm_histogram(counts: Mapping[int, int]) -> Histogram:
     first, last = min(counts), max(counts) + 1
     width = math.ceil((last - first) / BINS)
     bins = [0] * math.ceil((last - first) / width)
-    for place, count in counts.items():
-        bins[(place - first) // width] += count
+    for bin_, count in counts.items():
+        bins[(bin_ - first) // width] += count
     edges = FINE_EDGES[np.minimum(first + width * np.arange(len(bins) + 1), FINE_EDGES.size - 1)]
     return Histogram(tuple(edges.tolist()), tuple(bins))
 
@@ -93,14 +93,14 @@ class _Counts:
 
     def stats(self, step: int) -> TableStats:
         edges = age_edges(step)
-        ages = Histogram(tuple(edges.tolist()), tuple(self.ages[place] for place in range(edges.size - 1)))
+        ages = Histogram(tuple(edges.tolist()), tuple(self.ages[bin_] for bin_ in range(edges.size - 1)))
         return TableStats(self.ages.total(), norm_histogram(self.norms), self.odd[ZERO], self.odd[NOT_FINITE], ages)
 
 
 def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> None:
     """Add the rows of a record batch to the counts of their tables."""
     column = batch.column("table")
-    names, places = column.dictionary.to_pylist(), column.indices.to_numpy()
+    names, positions = column.dictionary.to_pylist(), column.indices.to_numpy()
     embedding = batch.column("embedding")
     values = embedding.flatten().to_numpy().reshape(batch.num_rows, embedding.type.list_size)
     norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
@@ -116,13 +116,13 @@ def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> N
         ("ages", slice(None), aged),
         ("odd", ~regular, np.where(finite, ZERO, NOT_FINITE)),
     ):
-        for place, bin_, number in _tally(places[rows], bins[rows]):
-            getattr(known[place], kind)[bin_] += number
+        for position, bin_, number in _tally(positions[rows], bins[rows]):
+            getattr(known[position], kind)[bin_] += number
 
 
-def _tally(places: NDArray[np.int32], bins: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+def _tally(positions: NDArray[np.int32], bins: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
     """Yield (place, bin, number of times that both occur together)."""
-    pairs, counts = np.unique(places * np.int64(FINE_EDGES.size) + bins, return_counts=True)
+    pairs, counts = np.unique(positions * np.int64(FINE_EDGES.size) + bins, return_counts=True)
     yield from zip(
         (pairs // FINE_EDGES.size).tolist(), (pairs % FINE_EDGES.size).tolist(), counts.tolist(), strict=True
     )

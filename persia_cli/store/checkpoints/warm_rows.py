@@ -63,10 +63,10 @@ class WarmRows:
         number = self._numbers[table]
         numbers = np.full(ids.size, number, np.uint16)
         keys, group = self._shard.keys_of(ids, numbers), self._groups[number]
-        own = np.flatnonzero(self._shard.stores[group.number].owns(keys))
-        rows = self._with_states(group, {"embedding": vectors[own]})
-        if self._shard.insert(group.number, keys[own], numbers[own], np.zeros(own.size, np.int64), rows):
-            raise DataError(f"{where}: {_repeated(ids[own], first + own)}; leave all but one of them out")
+        owned = np.flatnonzero(self._shard.stores[group.number].owns(keys))
+        rows = self._with_states(group, {"embedding": vectors[owned]})
+        if self._shard.insert(group.number, keys[owned], numbers[owned], np.zeros(owned.size, np.int64), rows):
+            raise DataError(f"{where}: {_repeated(ids[owned], first + owned)}; leave all but one of them out")
         require_space(self._shard, self._shard.stores[group.number], where)
         self._progress.bytes_read += vectors.nbytes
 
@@ -74,7 +74,7 @@ class WarmRows:
     def rows(self) -> int:
         """Number of rows so far, including those without space."""
         left_out = sum(counters.left_out for counters in self._shard.counters().values())
-        return left_out + sum(store.held for store in self._shard.stores)
+        return left_out + sum(store.row_count for store in self._shard.stores)
 
     def _may_have_rows_of(self, rows: SavedRows) -> bool:
         """Return True if rows of a file are needed and may be this shard's."""
@@ -89,21 +89,21 @@ class WarmRows:
 
     def _add_batch(self, batch: pa.RecordBatch, path: Location) -> None:
         column = batch.column("table")
-        names, places = column.dictionary.to_pylist(), column.indices.to_numpy()
+        names, positions = column.dictionary.to_pylist(), column.indices.to_numpy()
         ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
         for layer in self._layers:
-            numbers = np.array([layer.get(name, NOWHERE) for name in names], np.int32)[places]
+            numbers = np.array([layer.get(name, NOWHERE) for name in names], np.int32)[positions]
             for group in self._shard.layout.feature_groups:
                 of_group = np.flatnonzero(np.isin(numbers, [table.number for table in group.tables]))
                 tables, store = numbers[of_group].astype(np.uint16), self._shard.stores[group.number]
                 keys = self._shard.keys_of(ids[of_group], tables)
-                own = store.owns(keys)
-                rows = of_group[own]
+                owned = store.owns(keys)
+                rows = of_group[owned]
                 if rows.size:
                     vectors = self._with_states(group, self._values(batch, group, rows))
                     # `forget_use` is for rows in memory; until then their last uses are compared.
                     used = last_used[rows] if store.cold is None else np.zeros(rows.size, np.int64)
-                    insert_rows(self._shard, store, keys[own], tables[own], used, vectors, None, path)
+                    insert_rows(self._shard, store, keys[owned], tables[owned], used, vectors, None, path)
 
     def _with_states(self, group: GroupSpec, vectors: dict[str, Floats]) -> dict[str, Floats]:
         """Return the vectors of added rows, with new states if they have none."""
@@ -112,8 +112,8 @@ class WarmRows:
 
     def _values(self, batch: pa.RecordBatch, group: GroupSpec, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Return the embedding and, if they are needed and all there, the states of some rows of a batch."""
-        found = {field.name: field.type.list_size for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-        sizes = group.vectors if self._states and found == group.vectors else {"embedding": group.dim}
+        saved = {field.name: field.type.list_size for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
+        sizes = group.vectors if self._states and saved == group.vectors else {"embedding": group.dim}
         return {name: batch.column(name).flatten().to_numpy().reshape(-1, size)[rows] for name, size in sizes.items()}
 
 

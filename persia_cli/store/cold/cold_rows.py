@@ -43,7 +43,7 @@ Memory = Callable[[int, DTypeLike], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class ColdPlace:
+class ColdStorage:
     """The folder of a server's logs, and how they are read."""
 
     folder: Path
@@ -58,7 +58,7 @@ class ColdPlace:
 class Records(NamedTuple):
     """Records that were read, each with the place of its key among those wanted."""
 
-    places: Rows
+    positions: Rows
     records: Rows
     words: NDArray[np.float32]
     """float32[n * words of a record]."""
@@ -96,10 +96,10 @@ class ColdCounts(NamedTuple):
 class ColdRows:
     """The log of a row store. One thread uses it."""
 
-    def __init__(self, group: GroupSpec, partitions: int, place: ColdPlace, memory: Memory, tables: int) -> None:
-        """Prepare the memory; `begin` or `take_over` must follow. `tables` is the number of tables of the job."""
+    def __init__(self, group: GroupSpec, partitions: int, storage: ColdStorage, memory: Memory, tables: int) -> None:
+        """Prepare the memory; `begin` or `attach` must follow. `tables` is the number of tables of the job."""
         self.size = size = geometry(group, partitions)
-        self._folder = place.folder / f"group-{group.number}"
+        self._folder = storage.folder / f"group-{group.number}"
         longs = memory(size.buffer_blocks * size.block_bytes // 8, np.uint64)
         self._lasting: NDArray[np.int64] = memory(2, np.int64)
         self.log = cold.ColdLog(
@@ -123,7 +123,7 @@ class ColdRows:
         """Sequence number of the first block of each segment."""
         self._compacting: tuple[int, int] | None = None
         """Number of the segment that is being compacted, and its next block."""
-        self._place = place
+        self._storage = storage
         self._scratch: list[NDArray[np.uint64]] = []
         self.copied = True
         """True if the last checkpoint has copies of the segments, and not these files themselves."""
@@ -132,7 +132,7 @@ class ColdRows:
         self.loaded: NDArray[np.int64] = memory(tables, np.int64)
         """int64[tables]: rows of each table that were loaded into the log."""
         self.counts = ColdCounts(*memory(3, np.int64).reshape(3, 1))
-        allow_files(2 * size.segments + place.threads)
+        allow_files(2 * size.segments + storage.threads)
 
     def begin(self) -> None:
         """Begin an empty log; the files of an earlier one are removed."""
@@ -153,27 +153,27 @@ class ColdRows:
 
     # Take over from an earlier process
 
-    def take_over(self, index: buckets.Index, rows: int) -> None:
+    def attach(self, index: buckets.Index, rows: int) -> None:
         """Continue the log of a process that has ended; `index` is the sound one of the rows in memory.
 
         Raise DiskError for files that are damaged, and if files are missing, so that fewer than `rows` are found.
         """
         log, size = self.log, self.size
-        found = {segment.number: segment for segment in prepare_folder(self._folder, keep=True)}
+        segments = {segment.number: segment for segment in prepare_folder(self._folder, keep=True)}
         opened, blocks = self._opened
-        if opened not in found or blocks_in(size, found[opened]) < blocks:
+        if opened not in segments or blocks_in(size, segments[opened]) < blocks:
             raise self._missing()
-        for number in [each for each in found if each != opened and not blocks_in(size, found[each])]:
+        for number in [number for number in segments if number != opened and not blocks_in(size, segments[number])]:
             # The process ended before it opened this segment.
-            found.pop(number).remove()
+            segments.pop(number).remove()
         # The buffer still has the records behind the counted blocks.
-        found[opened].nbytes = blocks * size.block_bytes
+        segments[opened].nbytes = blocks * size.block_bytes
         for array in (log.keys, log.records, log.live, log.of_segment):
             array[:] = 0
-        self._segments = found
-        for number, segment in found.items():
+        self._segments = segments
+        for number, segment in segments.items():
             self._files[number] = segment.file
-        self._sequences = {number: self._first_sequence(segment) for number, segment in found.items()}
+        self._sequences = {number: self._first_sequence(segment) for number, segment in segments.items()}
         if blocks == size.segment_blocks or blocks * size.per_block + log.filled[0] > size.per_segment:
             # The process ended between two of the changes with which it counted the blocks that it had written.
             self._open_next()
@@ -181,8 +181,8 @@ class ColdRows:
             self._set_buffer(opened, blocks)
         tables = np.zeros(log.keys.size, np.uint16)
         cold.rebuild(log, index, log.marks, log.longs, int(log.buffer[cold.FIRST]), int(log.filled[0]), tables)
-        for number in sorted(found, key=lambda each: -self._sequences[each]):
-            for start, blocks_read in self._backwards(found[number]):
+        for number in sorted(segments, key=lambda number: -self._sequences[number]):
+            for start, blocks_read in self._backwards(segments[number]):
                 first = number * size.per_segment + start * size.per_block
                 cold.rebuild(log, index, blocks_read.view(np.uint32), blocks_read, first, -1, tables)
         # A kill while rows are dropped leaves some that are counted as dropped.
@@ -224,24 +224,24 @@ class ColdRows:
 
     def find(self, keys: Keys, tables: Tables) -> Records:
         """Return the records of those keys that have one; raise DiskError if a file cannot be read or is damaged."""
-        places, records = np.empty(keys.size + 16, np.int64), np.empty(keys.size + 16, np.int64)
-        count = cold.find_records(self.log, keys, places, records)
+        positions, records = np.empty(keys.size + 16, np.int64), np.empty(keys.size + 16, np.int64)
+        count = cold.find_records(self.log, keys, positions, records)
         order = np.argsort(records[:count], kind="stable")
-        places, records = places[:count][order], records[:count][order]
-        begun_ns = self._place.clock_ns()
+        positions, records = positions[:count][order], records[:count][order]
+        started_ns = self._storage.clock_ns()
         words = self._read(records)
-        self.counts.waited_us[0] += (self._place.clock_ns() - begun_ns) // 1000
+        self.counts.waited_us[0] += (self._storage.clock_ns() - started_ns) // 1000
         self.counts.reads[0] += count
         by_record = words.reshape(count, self.size.record_bytes // 4)
-        right = by_record.view(np.uint32)[:, int(cold.TABLE)] == tables[places]
+        right = by_record.view(np.uint32)[:, int(cold.TABLE)] == tables[positions]
         if right.all():
-            return Records(places, records, words)
-        return Records(places[right], records[right], by_record[right].reshape(-1))
+            return Records(positions, records, words)
+        return Records(positions[right], records[right], by_record[right].reshape(-1))
 
     def _read(self, records: Rows) -> NDArray[np.float32]:
         """Return the words of records, which are in ascending order."""
         out = np.empty(records.size * self.size.record_bytes // 4, np.float32)
-        parts = max(1, min(self._place.threads, records.size // LEAST_READS))
+        parts = max(1, min(self._storage.threads, records.size // LEAST_READS))
         edges = [records.size * part // parts for part in range(parts + 1)]
         while len(self._scratch) < parts:
             self._scratch.append(np.frombuffer(mmap.mmap(-1, self.size.block_bytes), np.uint64))
@@ -252,7 +252,7 @@ class ColdRows:
             arguments = self.log, self._files, records, first, last, scratch, scratch.view(np.float32), out
             return int(cold.read_records(*arguments))
 
-        results = [read(0)] if parts == 1 else list(self._place.run(read, range(parts)))
+        results = [read(0)] if parts == 1 else list(self._storage.run(read, range(parts)))
         if any(results):
             self._explain(records)
         return out
@@ -333,7 +333,7 @@ class ColdRows:
     def _oldest_alone(self) -> int | None:
         """Number of the oldest segment whose space is free once it is removed: it is in no checkpoint."""
         compacting = self._compacting[0] if self._compacting else None
-        alone = (each for each in self._sealed if each != compacting and self._segments[each].is_alone)
+        alone = (number for number in self._sealed if number != compacting and self._segments[number].is_alone)
         return next(alone, None)
 
     def _set_buffer(self, number: int, blocks: int) -> None:
@@ -357,7 +357,7 @@ class ColdRows:
     @property
     def _sealed(self) -> list[int]:
         """Numbers of the segments that are not written any more, the oldest first."""
-        return sorted((each for each in self._segments if each != self._opened[0]), key=self._sequences.__getitem__)
+        return sorted(self._segments.keys() - {self._opened[0]}, key=self._sequences.__getitem__)
 
     @property
     def _free(self) -> int:

@@ -15,8 +15,8 @@ SERVER = "embedding-server-"
 
 def run_folder(path: str, run_dir: Path) -> Path:
     """Return the folder of all servers of a run: no other run has it, and each start of this one has the same."""
-    place = run_dir.absolute()
-    return local_path(path) / f"{place.name}-{blake2b(str(place).encode(), digest_size=4).hexdigest()}"
+    absolute = run_dir.absolute()
+    return local_path(path) / f"{absolute.name}-{blake2b(str(absolute).encode(), digest_size=4).hexdigest()}"
 
 
 def server_folder(run: Path, server: int) -> Path:
@@ -35,7 +35,7 @@ def require_space(path: str, run: Path, nbytes: int) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{given}: {there} cannot be written; choose another folder, or ask its owner to allow it")
     # Files that an earlier start of the run has left go when it starts.
-    free = shutil.disk_usage(there).free + sum(_used(each) for each in run.rglob("*"))
+    free = shutil.disk_usage(there).free + sum(_used(file) for file in run.rglob("*"))
     if free < nbytes:
         raise ConfigError(
             f"{given}: {nbytes:,} bytes are wanted there and {free:,} are free; give embedding.cold.size a lower "
@@ -54,8 +54,8 @@ def clear(run: Path, server: int, servers: int) -> None:
     """Remove the files that earlier starts of a run have left of a server, and of those that it has no more."""
     with suppress(FileNotFoundError):
         for folder in run.iterdir():
-            found = re.fullmatch(rf"{SERVER}(\d+)", folder.name)
-            if found and (int(found[1]) == server or int(found[1]) >= servers):
+            match = re.fullmatch(rf"{SERVER}(\d+)", folder.name)
+            if match and (int(match[1]) == server or int(match[1]) >= servers):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -109,15 +109,15 @@ def geometry(group: GroupSpec, partitions: int) -> ColdGeometry:
 
 def geometries(group: GroupSpec, servers: int) -> list[ColdGeometry]:
     """Return the sizes of the logs of a group on all servers; none if its rows are lost when they leave memory."""
-    owned = [len(partitions_of(group.partitions, server, servers)) for server in range(servers)]
-    return [geometry(group, own) for own in owned if own and group.cold_bytes]
+    counts = [len(partitions_of(group.partitions, server, servers)) for server in range(servers)]
+    return [geometry(group, count) for count in counts if count and group.cold_bytes]
 
 
 def rows_on_disk(group: GroupSpec, servers: int) -> int:
     """Return the most rows of a group that all servers together have on disks."""
-    return sum(each.rows for each in geometries(group, servers))
+    return sum(size.rows for size in geometries(group, servers))
 
 
 def log_memory(group: GroupSpec, servers: int) -> int:
     """Return the bytes of memory that the logs of a group take on all servers together."""
-    return sum(each.memory_bytes for each in geometries(group, servers))
+    return sum(size.memory_bytes for size in geometries(group, servers))

@@ -118,12 +118,12 @@ def prepare_folder(folder: Path, keep: bool) -> list[LogSegment]:
         names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise disk_error(error, folder) from error
-    found = [(folder / name, int(match[1])) for name in names if (match := NAME.fullmatch(name))]
+    files = [(folder / name, int(match[1])) for name in names if (match := NAME.fullmatch(name))]
     if not keep:
-        for path, _ in found:
+        for path, _ in files:
             path.unlink(missing_ok=True)
         return []
-    return [LogSegment(path, number, create=False) for path, number in found]
+    return [LogSegment(path, number, create=False) for path, number in files]
 
 
 def allow_files(count: int) -> None:

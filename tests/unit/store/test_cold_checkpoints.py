@@ -23,7 +23,7 @@ from persia_cli.store.checkpoints.manifest import (
 from persia_cli.store.checkpoints.row_files import load_shard, write_portions
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.checkpoints.warm_rows import WarmRows
-from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.layout import (
     EmbeddingLayout,
     FeatureSpec,
@@ -57,7 +57,7 @@ class Tier:
     def __init__(self, layout: EmbeddingLayout, servers: int, folder: Path | None = None) -> None:
         self.layout = layout
         self.shards = [
-            Shard(layout, n, servers, cold_place=None if folder is None else ColdPlace(folder / f"server-{n}", 2))
+            Shard(layout, n, servers, cold_storage=None if folder is None else ColdStorage(folder / f"server-{n}", 2))
             for n in range(servers)
         ]
         for shard in self.shards:
@@ -130,7 +130,7 @@ def test_any_servers_load_every_row_with_a_log_or_without(tmp_path: Path, server
     after = trained(contents_of(undisturbed.save(tmp_path / "c", 80)))
     for number, loaded in enumerate((Tier(small, 1, tmp_path / "d"), Tier(small, 3, tmp_path / "e"), Tier(large, 2))):
         loaded.load(checkpoint)
-        assert sum(shard.stores[0].held for shard in loaded.shards) == len(rows)
+        assert sum(shard.stores[0].row_count for shard in loaded.shards) == len(rows)
         assert contents_of(loaded.save(tmp_path / f"f{number}", 60)) == rows
         loaded.train(60, 80)
         assert trained(contents_of(loaded.save(tmp_path / f"g{number}", 80))) == after

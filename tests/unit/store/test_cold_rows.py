@@ -20,7 +20,7 @@ from persia_cli.errors import ConfigError, DiskError, MemoryFileError
 from persia_cli.kernels.rows.rows import RowArena
 from persia_cli.kernels.table import cold
 from persia_cli.kernels.toolchain.compile import kernel
-from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
+from persia_cli.store.cold.cold_rows import ColdRows, ColdStorage
 from persia_cli.store.recovery import check_store
 from persia_cli.store.shard import Shard
 from tests.support.cold import ColdJob, other_rows
@@ -156,9 +156,8 @@ def is_killed_at_line(job: ColdJob, file: int, names: list[str], line: int) -> b
 def test_an_index_stays_sound_while_batches_use_nearly_all_rows_of_memory(tmp_path, seed):
     rng = np.random.default_rng(seed)
     layout = layout_of(1, 400, 1, SGD, TABLES[:1], when_full="evict_lru")
-    shard = Shard(
-        replace(layout, groups=(replace(layout.groups[0], cold_bytes=1 << 19),)), 0, 1, cold_place=ColdPlace(tmp_path)
-    )
+    layout = replace(layout, groups=(replace(layout.groups[0], cold_bytes=1 << 19),))
+    shard = Shard(layout, 0, 1, cold_storage=ColdStorage(tmp_path))
     shard.begin_cold()
     store, known = shard.stores[0], rng.integers(2**64, size=800, dtype=np.uint64)
     for step in range(1, 25):
@@ -177,7 +176,7 @@ def test_rows_that_are_loaded_twice_are_counted_wherever_they_are(tmp_path):
         parts = {name: np.zeros((loaded.size, columns), np.float32) for name, columns in store.group.vectors.items()}
         tables, last_used = np.zeros(loaded.size, np.uint16), np.zeros(loaded.size, np.int64)
         assert shard.insert(0, loaded, tables, last_used, parts) == repeated
-        assert store.held == keys.size > store.used + 1000
+        assert store.row_count == keys.size > store.used + 1000
     assert shard.counters()[store.group.tables[0].name].left_out == 0
     shard.close()
 
