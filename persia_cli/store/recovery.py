@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import DiskError, MemoryFileError
 from persia_cli.kernels.table import check, journal, new_keys
-from persia_cli.kernels.table.journal import KernelJournal, KernelProgress, whole_lines
+from persia_cli.kernels.table.arguments import Table
+from persia_cli.kernels.table.journal import KernelProgress, whole_lines
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE, Empty
 from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.cold.geometry import geometry
@@ -140,10 +141,10 @@ def _repair(shard: Shard) -> Repairs:
     # Before the check of the index, which an interrupted insertion leaves inconsistent.
     returning = KernelProgress.of(int(shard.return_words[journal.PROGRESS]))
     if returning.adding and not returning.idle:
-        _carry_out_note(shard, shard.return_journal(returning.group), returning)
+        _carry_out_note(shard, shard.returning[returning.group], returning)
         shard.return_words[journal.PROGRESS] = journal.IDLE
     if new_key:
-        _carry_out_note(shard, shard.journal_of(progress.group, np.zeros(1, np.int64)), progress)
+        _carry_out_note(shard, shard.tables[progress.group], progress)
     for store in shard.stores:
         store.used = check_store(store, shard.counts.rows())
         if store.cold is not None:
@@ -162,11 +163,9 @@ def _repair(shard: Shard) -> Repairs:
     return Repairs(sum(store.used for store in shard.stores), row, new_key, request)
 
 
-def _carry_out_note(shard: Shard, noted: KernelJournal, at: KernelProgress) -> None:
+def _carry_out_note(shard: Shard, table: Table, at: KernelProgress) -> None:
     """Execute the valid note of a new key again."""
-    store, number = shard.stores[at.group], int(shard.look_ups[at.group]) % 256
-    rules, counts = shard.row_inits[at.group], shard.counts.look_ups
-    new_keys.carry_out(noted, store.index, store.rows, store.log, rules, counts, number, at.position)
+    new_keys.carry_out(table, int(shard.look_ups[at.group]) % 256, at.position)
 
 
 def _write_row_back(shard: Shard, at: KernelProgress) -> None:

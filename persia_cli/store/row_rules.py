@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.rows import optimizers
 from persia_cli.kernels.table import slots
-from persia_cli.kernels.table.new_keys import RowInit
+from persia_cli.kernels.table.arguments import RowInit
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer
 
 ACCUMULATORS = ("adagrad_sum", "adagrad_row_sum", "ftrl_n")

@@ -13,8 +13,8 @@ from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.rows.optimizers import Rule
 from persia_cli.kernels.rows.rows import CODES
 from persia_cli.kernels.table import cold, index, look_up, returned, update
+from persia_cli.kernels.table.arguments import FoundRows, Request, Table, new_request
 from persia_cli.kernels.table.journal import GROUP, IDLE, NOTE, KernelJournal, KernelProgress, whole_lines
-from persia_cli.kernels.table.look_up import FoundRows
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.compile import Kernel
 from persia_cli.kernels.toolchain.memory import Empty
@@ -96,7 +96,7 @@ class Shard:
         array, groups = memory.array, len(layout.groups)
         self.words: NDArray[np.uint64] = array(8, np.uint64)
         """Words of the journal of requests."""
-        self._notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
+        notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
         self.answers = LastAnswers(array, ranks, groups, memory.outlives)
         self.applied = AppliedSteps(array, ranks)
         self._updates: NDArray[np.int64] = array(1, np.int64)
@@ -110,28 +110,42 @@ class Shard:
         )
         self.return_words: NDArray[np.uint64] = array(8, np.uint64)
         """Words of the journal of rows that return from the cold log."""
-        self._return_notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
-        self._return_rows = [
+        return_notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
+        return_rows = [
             array(2 * whole_lines(group.width) if group.cold_bytes else 0, np.float32) for group in layout.groups
         ]
         self._members = np.zeros((groups, self.salts.size), np.uint8)
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
         self.counts = ShardCounts(layout, self.stores, array)
-        self.row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
         self._remembered: tuple[OrderedDict[Hashable, RememberedRows], ...] = tuple(
             OrderedDict() for _ in layout.groups
         )
         self.look_ups: NDArray[np.int64] = array(groups, np.int64)
         """Number of look-ups of each group."""
-        self._unknown = np.zeros(1, np.int64)
-        """Number of the new keys of a look-up that is no request."""
-        counters = [self.counts.look_ups.hits, *self.counts.gradients, self.look_ups, self._updates]
+        counters = [
+            self.counts.of_kernels.hits, self.counts.of_kernels.missing_gradients,
+            self.counts.of_kernels.refused_gradients, self.look_ups, self._updates,
+        ]  # fmt: skip
         self.record = ProgressRecord(array, ranks, groups, counters)
         self.old_rows: list[Floats] = [
             array(2 * whole_lines(group.width) if memory.outlives else 0, np.float32) for group in layout.groups
         ]
         """The old content of the row that an update changes; empty if no process could restore it."""
+        rules = [row_init(layout, group, self.salts) for group in layout.groups]
+        self.tables = [
+            Table(store.index, store.rows, NOTHING, store.log, self.counts.of_kernels, rules[n],
+                  KernelJournal(self.words, self.old_rows[n], notes, np.uint64(n) << GROUP))
+            for n, store in enumerate(self.stores)
+        ]  # fmt: skip
+        """Each group's table, as kernels take it, with the journal of requests."""
+        self.returning = [
+            table._replace(
+                journal=KernelJournal(self.return_words, return_rows[n], return_notes, np.uint64(n) << GROUP)
+            )
+            for n, table in enumerate(self.tables)
+        ]
+        """The same with the journal of rows that return to memory, which is valid between requests too."""
         self._snapshot: ShardSnapshot | None = None
 
     def begin_cold(self) -> None:
@@ -261,19 +275,6 @@ class Shard:
         """Record that the work on a group is done."""
         self.words[0] = IDLE | (np.uint64(group + 1) << GROUP)
 
-    def journal_of(self, group: int, unknown: NDArray[np.int64], done: int = 0) -> KernelJournal:
-        """Return the journal of a group, of whose part of the request the first `done` positions are finished.
-
-        `unknown`, int64[1], gets the number of new keys.
-        """
-        rows, number = self.old_rows[group], np.uint64(group) << GROUP
-        return KernelJournal(self.words, rows, self._notes, unknown, number, np.uint64(done))
-
-    def return_journal(self, group: int) -> KernelJournal:
-        """Return the journal of rows that return to memory, which is valid between requests too."""
-        rows, number = self._return_rows[group], np.uint64(group) << GROUP
-        return KernelJournal(self.return_words, rows, self._return_notes, np.zeros(1, np.int64), number, np.uint64(0))
-
     # Look-ups
 
     def look_up(
@@ -321,8 +322,8 @@ class Shard:
         self.look_ups[group] += 1
         self.stores[group].back(keys.size)
         positions, unknown = self._space(rank, group, keys.size)
-        found = FoundRows(rows, positions, out)
-        self._carry_out(look_up.look_up, self.journal_of(group, unknown), group, old, keys, tables, step, found)
+        found = FoundRows(rows, positions, unknown, out)
+        self._carry_out(look_up.look_up, group, old, self._request(group, keys, tables, step, found))
         own = positions[: int(unknown[0])]
         new = own.copy()
         # `new` is copied before the bit is set, since positions index `rows`; the stored answer has the bit.
@@ -343,52 +344,46 @@ class Shard:
             self.stores[group].back(size)
             # The bit is set again below, since the rest of the look-up may still add or evict rows.
             own &= ~NO_ROW_BIT
-            found = FoundRows(np.empty(size, np.int64), positions, self._block(self.stores[group], size)[1])
-            journal = self.journal_of(group, unknown, done)
-            self._carry_out(look_up.finish_look_up, journal, group, NOTHING, keys, tables, step, found)
+            found = FoundRows(np.empty(size, np.int64), positions, unknown, self._block(self.stores[group], size)[1])
+            request = self._request(group, keys, tables, step, found, done)
+            self._carry_out(look_up.finish_look_up, group, NOTHING, request)
         block, without = self.read(group, keys, tables)
         if done is not None:
             own[np.isin(own, without.rowless)] |= NO_ROW_BIT
             self._mark_group_done(group)
         new = self.answers.new_keys(rank, group)
         # `read` counts nothing, and the counters were reset, so the known keys are counted here.
-        hits = self.counts.look_ups.hits
+        hits = self.counts.of_kernels.hits
         hits += np.bincount(tables, minlength=hits.size) - np.bincount(tables[new.positions], minlength=hits.size)
         return block, new
 
     def _space(self, rank: int | None, group: int, size: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return memory for the positions of new keys, uint32[size], and for their number, int64[1]."""
         if rank is None or not self.memory.outlives:
-            return np.empty(size, np.uint32), self._unknown
+            return np.empty(size, np.uint32), np.zeros(1, np.int64)
         return self.answers.space(rank, group, size)
 
-    def _carry_out(
-        self,
-        kernel: Kernel,
-        journal: KernelJournal,
-        group: int,
-        old: OldRows,
-        keys: Keys,
-        tables: Tables,
-        step: int,
-        found: FoundRows,
-    ) -> None:
+    def _request(self, group: int, keys: Keys, tables: Tables, step: int, found: FoundRows, done: int = 0) -> Request:
+        """Return what kernels take of a request, of which the first `done` positions are finished."""
+        wire = CODES[self.stores[group].group.wire]
+        return new_request(keys, tables, found, step, int(self.look_ups[group]), done, wire)
+
+    def _carry_out(self, kernel: Kernel, group: int, old: OldRows, request: Request) -> None:
         """Call the kernel `look_up` or `finish_look_up`, and the latter again while the cold log is full."""
-        store, refused, stopped = self.stores[group], int(self.counts.look_ups.refused.sum()), -1
+        store, table, refused = self.stores[group], self.tables[group], int(self.counts.of_kernels.refused.sum())
+        table = table if old is NOTHING else table._replace(old=old)
+        stopped = -1
         while True:
-            store.used = kernel(
-                journal, store.index, store.rows, old, store.log, self.row_inits[group], self.counts.look_ups, keys,
-                tables, step, self.look_ups[group] % 256, store.used, CODES[store.group.wire], found,
-            )  # fmt: skip
+            before = stopped
+            store.used, stopped = kernel(table, request, store.used)
             if store.cold is None:
                 return
-            before, stopped = stopped, int(store.log.buffer[cold.STOPPED])
-            if stopped == journal.unknown[0]:
+            if stopped == request.found.unknown[0]:
                 break
             assert stopped > before, "the cold log is still full after it was written"
             store.cold.flush()
-            kernel, journal = look_up.finish_look_up, journal._replace(done=np.uint64(stopped))
-        if int(self.counts.look_ups.refused.sum()) > refused:
+            kernel, request = look_up.finish_look_up, request._replace(done=np.uint64(stopped))
+        if int(self.counts.of_kernels.refused.sum()) > refused:
             raise self._too_small(store)
 
     # Rows in the cold log
@@ -417,12 +412,12 @@ class Shard:
                 return
             self.look_ups[group] += 1
             places, before = missing[found.positions], stopped
-            store.used = returned.bring_back(
-                self.return_journal(group), store.index, store.rows, old, store.log, self.row_inits[group],
-                self.counts.look_ups, keys[places], tables[places], found.records, found.words,
-                found.words.view(np.uint32), step, self.look_ups[group] % 256, store.used,
+            taken = FoundRows.only(rows)
+            request = self._request(group, keys[places], tables[places], step, taken)
+            store.used, stopped = returned.bring_back(
+                self.returning[group]._replace(old=old), request, found.records, found.words,
+                found.words.view(np.uint32), store.used,
             )  # fmt: skip
-            stopped = int(store.log.buffer[cold.STOPPED])
             if stopped == returned.NO_SPACE:
                 raise self._too_small(store)
             if stopped == places.size:
@@ -498,9 +493,9 @@ class Shard:
     def _change(
         self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any], done: int
     ) -> None:
-        store, journal = self.stores[group], self.journal_of(group, self._unknown, done)
-        kernel = update.UPDATES[store.group.optimizer.kind]
-        kernel(journal, store.rows, rule, keys, rows, tables, gradients, self.counts.gradients)
+        found = FoundRows.only(rows)
+        request = self._request(group, keys, tables, 0, found, done)
+        update.UPDATES[self.stores[group].group.optimizer.kind](self.tables[group], request, rule, gradients)
 
     def insert(
         self,

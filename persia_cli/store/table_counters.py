@@ -7,9 +7,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from persia_cli.kernels.table.new_keys import Counts
+from persia_cli.kernels.table.arguments import Counts
 from persia_cli.kernels.table.slots import LoadCounts
-from persia_cli.kernels.table.update import GradientCounts
 from persia_cli.store.cold.cold_rows import ColdRows
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.store.row_store import Memory, RowStore
@@ -80,27 +79,26 @@ class ShardCounts:
         count = layout.salts().size
         self._stores = stores
         self._all = memory(len(Counts._fields) * count, np.int64).reshape(len(Counts._fields), count)
-        self.look_ups = Counts(*self._all)
+        self.of_kernels = Counts(*self._all)
         self.loads = LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
-        self.gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
 
     def evicted(self, group: GroupSpec) -> int:
         """Return the number of rows of a group evicted so far."""
-        return int(self.look_ups.evicted[[table.number for table in group.tables]].sum())
+        return int(self.of_kernels.evicted[[table.number for table in group.tables]].sum())
 
     def rows(self) -> NDArray[np.int64]:
         """Return the rows of each table in memory, int64[tables]."""
-        return self.look_ups.admitted + self.loads.loaded + self.look_ups.returned - self.look_ups.evicted
+        return self.of_kernels.admitted + self.loads.loaded + self.of_kernels.returned - self.of_kernels.evicted
 
     def cold_rows(self, log: ColdRows) -> NDArray[np.int64]:
         """Return the rows of each table in a cold log, int64[tables]."""
-        return self.look_ups.evicted - self.look_ups.returned - log.dropped + log.loaded
+        return self.of_kernels.evicted - self.of_kernels.returned - log.dropped + log.loaded
 
     def totals(self) -> TableTotals:
         """Return the summed counters of all tables that features read; cheap enough for every look-up."""
         counts = self._all[:, self._read_by_features].sum(axis=1).tolist()
-        hits, admitted, refused, not_admitted, evicted, _, returned = counts
+        hits, admitted, refused, not_admitted, evicted, _, returned, _, _ = counts
         rows = admitted + int(self.loads.loaded[self._read_by_features].sum()) + returned - evicted
         totals = TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
         logs = [store.cold for store in self._stores if store.cold is not None]
@@ -121,8 +119,8 @@ class ShardCounts:
         return {table.name: self._of(table.number, store) for store in self._stores for table in store.group.tables}
 
     def _of(self, table: int, store: RowStore) -> TableCounters:
-        hits, admitted, refused, not_admitted, evicted, expired, returned = (
-            int(counts[table]) for counts in self.look_ups
+        hits, admitted, refused, not_admitted, evicted, expired, returned, missing, rejected = (
+            int(counts[table]) for counts in self.of_kernels
         )
         rows, log = int(self.rows()[table]), store.cold
         return TableCounters(
@@ -136,8 +134,8 @@ class ShardCounts:
             evicted=evicted,
             expired=expired,
             left_out=int(self.loads.left_out[table]),
-            gradients_missing=int(self.gradients.missing[table]),
-            gradients_refused=int(self.gradients.refused[table]),
+            gradients_missing=missing,
+            gradients_refused=rejected,
             cold_rows=0 if log is None else int(self.cold_rows(log)[table]),
             returned=returned,
             dropped=0 if log is None else int(log.dropped[table]),

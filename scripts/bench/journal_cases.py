@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
+from persia_cli.kernels.table.arguments import FoundRows, Table, new_request
 from persia_cli.kernels.table.journal import NOTE, KernelJournal, whole_lines
-from persia_cli.kernels.table.update import UPDATES, GradientCounts
+from persia_cli.kernels.table.update import UPDATES
 from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
+from persia_cli.store.shard import Shard
 from scripts.bench import stores
 from scripts.bench.alternate import Scale, alternate, compared
 
@@ -48,17 +50,17 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
     size = min(scale.batch * 13, rows)
     count = 1 if size == rows else REQUESTS
     asked = [each.ids for each in stores.requests(rows, size, False, count)]
-    update_all = _updates(arena, optimizer, asked, size)
+    table = Shard(stores.layout_of(dim, kind, 1), 0, 1).tables[0]._replace(rows=arena)
+    update_all = _updates(table, optimizer, asked, size)
     words, notes = np.zeros(3, np.uint64), np.zeros(2 * int(NOTE), np.uint64)
     with_rows, without = (
-        KernelJournal(words, np.zeros(size, np.float32), notes, np.zeros(1, np.int64), np.uint64(0), np.uint64(0))
-        for size in (2 * whole_lines(width), 0)
+        KernelJournal(words, np.zeros(size, np.float32), notes, np.uint64(0)) for size in (2 * whole_lines(width), 0)
     )
     kernel = UPDATES[kind]
     timed = alternate(
         {
-            OURS: lambda: update_all(lambda *arguments: kernel(with_rows, *arguments)),
-            BARE: lambda: update_all(lambda *arguments: kernel(without, *arguments)),
+            OURS: lambda: update_all(lambda table, *others: kernel(table._replace(journal=with_rows), *others)),
+            BARE: lambda: update_all(lambda table, *others: kernel(table._replace(journal=without), *others)),
         },
         scale.rounds,
         scale.at_least,
@@ -68,16 +70,17 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
 
 
 def _updates(
-    arena: RowArena, optimizer: RowOptimizer, asked: list[NDArray[np.int64]], size: int
+    table: Table, optimizer: RowOptimizer, asked: list[NDArray[np.int64]], size: int
 ) -> Callable[[Callable[..., None]], None]:
     """Return a function that has a kernel update the rows of all requests."""
-    gradients = stores.gradients(size, int(arena.dim)).view(np.float32).reshape(-1)
+    gradients = stores.gradients(size, int(table.rows.dim)).view(np.float32).reshape(-1)
     keys, tables = np.zeros(size, np.uint64), np.zeros(size, np.uint16)
-    counts, rule = GradientCounts(np.zeros(1, np.int64), np.zeros(1, np.int64)), rule_at(optimizer, 100, 0)
+    rule = rule_at(optimizer, 100, 0)
 
     def update_all(kernel: Callable[..., None]) -> None:
         for found in asked:
             n = found.size
-            kernel(arena, rule, keys[:n], found, tables[:n], gradients[: n * int(arena.dim)], counts)
+            request = new_request(keys[:n], tables[:n], FoundRows.only(found))
+            kernel(table, request, rule, gradients[: n * int(table.rows.dim)])
 
     return update_all

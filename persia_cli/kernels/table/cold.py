@@ -30,7 +30,7 @@ LAST_USED, USES, TABLE = np.uint64(2), np.uint64(3), np.uint64(4)
 """Words of a record's head behind its key."""
 COUNT_BITS = np.uint64(8)
 """Lowest bits of a block's second uint64, with its number of records."""
-FIRST, ROOM, STOPPED = 0, 1, 2
+FIRST, ROOM = 0, 1
 """Places in `ColdLog.buffer`."""
 ONE, TWO, SIX = np.uint64(1), np.uint64(2), np.uint64(6)
 SIXTY_THREE = np.uint64(63)
@@ -48,8 +48,7 @@ class ColdLog(NamedTuple):
     filled: NDArray[np.int64]
     """int64[1]: number of records in the buffer; it lasts longer than the process, as the buffer does."""
     buffer: NDArray[np.int64]
-    """int64[3]: the buffer's first record, the number of records for which it has space, and the position at which a
-    kernel stopped because it had none."""
+    """int64[2]: the buffer's first record, and the number of records for which it has space."""
     keys: NDArray[np.uint64]
     """uint64[slots]: the index's keys."""
     records: NDArray[np.uint32]

@@ -94,15 +94,11 @@ class KernelJournal(NamedTuple):
     no process could restore it; then updates note nothing."""
     notes: NDArray[np.uint64]
     """uint64[2 * NOTE], shared by all groups: the notes of new keys, alternating."""
-    unknown: NDArray[np.int64]
-    """int64[1]: number of the new keys of the group's look-up, valid from ADDING on."""
     group: np.uint64
     """Number of the group << GROUP."""
-    done: np.uint64
-    """Positions of the request before this one are done; updates of them are only counted."""
 
 
-JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), write(types.int64), U64, U64), KernelJournal)
+JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), U64), KernelJournal)
 
 
 class KernelProgress(NamedTuple):
@@ -181,8 +177,7 @@ def log_undo(journal, rows, at, position):
 def record_skip(journal, position, flags):
     """Record that nothing changes at a position."""
     # Notes alternate by position: without this word, the next note but one would overwrite the valid one.
-    if position >= journal.done:
-        publish(journal.words, PROGRESS, IDLE | flags | journal.group | (position + np.uint64(1)))
+    publish(journal.words, PROGRESS, IDLE | flags | journal.group | (position + np.uint64(1)))
 
 
 @inlined

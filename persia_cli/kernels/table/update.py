@@ -1,10 +1,7 @@
 """The kernels that update rows, one for each optimizer; a common one would be slower for each."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from persia_cli.kernels.rows.hashing import mix
 from persia_cli.kernels.rows.optimizers import CHANGES, REFUSED, RULE, scale_of
@@ -13,7 +10,6 @@ from persia_cli.kernels.rows.rows import (
     FLOAT32,
     INT8,
     LANES,
-    ROWS,
     ZERO,
     RowArena,
     burst_of,
@@ -23,26 +19,15 @@ from persia_cli.kernels.rows.rows import (
     prefetch_later,
     start_of,
 )
-from persia_cli.kernels.table.journal import JOURNAL, log_undo, record_skip
-from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
+from persia_cli.kernels.table.arguments import REQUEST, TABLE
+from persia_cli.kernels.table.journal import log_undo, record_skip
+from persia_cli.kernels.toolchain.compile import inlined, kernel, read
 from persia_cli.kernels.toolchain.needs import update_need
 from persia_cli.kernels.toolchain.simd import splat
 
-F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
+F32 = types.float32
 SHORT_WIDTHS = {"sgd": 16, "adagrad": 32, "rowwise_adagrad": 20, "adam": 48, "rowwise_adam": 20, "ftrl": 48}
 """Words of a row of dim 16 in float32, the most common one: with them as constants, code has no loops in a row."""
-
-
-class GradientCounts(NamedTuple):
-    """Counts of the gradients that are not applied; each is int64[tables], by table number."""
-
-    missing: NDArray[np.int64]
-    """Gradients of keys without a row."""
-    refused: NDArray[np.int64]
-    """Gradients with a value whose square is not finite: the sums of squares in most optimizers would never recover."""
-
-
-GRADIENT_COUNTS = types.NamedUniTuple(write(I64), 2, GradientCounts)
 
 
 def _updater(name, change_row):
@@ -50,9 +35,10 @@ def _updater(name, change_row):
     short_width = np.uint64(SHORT_WIDTHS[name])
 
     @inlined
-    def change_rows(journal, plain, short, rows, rule, keys, found, tables, gradients, start, stop, counts):
+    def change_rows(table, request, plain, short, rows, rule, gradients, start, stop):
         """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound."""
         # `plain` and `short` are constants at each call, so that the code they exclude is not compiled.
+        journal, found, counts = table.journal, request.found.rows, table.counts
         undoes = journal.rows.size > 0
         for i in range(start, stop):
             if short:
@@ -61,52 +47,52 @@ def _updater(name, change_row):
                 prefetch_later(rows, found, i, stop, rows.width)
             at = i * rows.dim
             if found[i] < 0:
-                counts.missing[tables[i]] += 1
-                if undoes:
+                counts.missing_gradients[request.tables[i]] += 1
+                if undoes and i >= request.done:
                     record_skip(journal, i, ZERO)
                 continue
             row_at = start_of(rows, found[i])  # before the journal is written, after which it would be read again
             scale = scale_of(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
-                counts.refused[tables[i]] += 1
-                if undoes:
+                counts.refused_gradients[request.tables[i]] += 1
+                if undoes and i >= request.done:
                     record_skip(journal, i, ZERO)
                 continue
             if undoes:
-                if i < journal.done:
+                if i < request.done:
                     continue
                 log_undo(journal, rows, row_at, i)
             noise = np.uint32(0)
             if not plain and rows.storage != FLOAT32:
-                noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
+                noise = np.uint32(mix(rule.noise ^ request.keys[i]) & np.uint64(2**32 - 1))
             change_row(plain, rows, rule, row_at, gradients, at, splat(scale), noise)
             if not plain and rows.storage == INT8:
                 pack_line(rows, row_at, True, noise)
 
-    def update(journal, rows, rule, keys, found, tables, gradients, counts):
-        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
+    def update(table, request, rule, gradients):
+        """Apply the optimizer to the rows found with gradients (flat [n, dim]); row -1 is skipped and counted."""
+        rows, found = table.rows, request.found.rows
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
-        size = np.uint64(keys.size)
+        size = np.uint64(request.keys.size)
         if plain and rows.dim == LANES and rows.width == short_width:
             short = RowArena(rows.arena, short_width, LANES, LANES, FLOAT32, rows.line)
             for i in range(FAR):
                 prefetch_far(short, found, i, size)
-            change_rows(journal, True, True, short, rule, keys, found, tables, gradients, ZERO, size, counts)
+            change_rows(table, request, True, True, short, rule, gradients, ZERO, size)
             return
         burst = burst_of(rows, rows.width, max(size, np.uint64(1)))
         for start in range(ZERO, size, burst):
             stop = min(start + burst, size)
             prefetch_first(rows, found, start, stop, rows.width)
             if plain:
-                change_rows(journal, True, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+                change_rows(table, request, True, False, rows, rule, gradients, start, stop)
             else:
-                change_rows(journal, False, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+                change_rows(table, request, False, False, rows, rule, gradients, start, stop)
 
     # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
     update.__name__ = update.__qualname__ = f"update_{name}"
-    arguments = (JOURNAL, ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
-    return kernel(types.void(*arguments), for_=update_need(name))(update)
+    return kernel(types.void(TABLE, REQUEST, RULE, read(F32)), for_=update_need(name))(update)
 
 
 UPDATES = {name: _updater(name, change) for name, change in CHANGES.items()}
-"""The kernel of each kind of optimizer: (journal, rows, rule, keys, found, tables, gradients, counts)."""
+"""The kernel of each kind of optimizer: (table, request, rule, gradients)."""

@@ -107,7 +107,7 @@ class ColdRows:
             marks=longs.view(np.uint32),
             longs=longs,
             filled=memory(1, np.int64),
-            buffer=np.zeros(3, np.int64),
+            buffer=np.zeros(2, np.int64),
             keys=zeros(size.slots, np.uint64),
             records=zeros(size.slots, np.uint32),
             live=zeros(-(-size.records // 64), np.uint64),

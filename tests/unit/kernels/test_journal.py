@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
+from persia_cli.kernels.table.arguments import FoundRows, new_request
 from persia_cli.kernels.table.journal import NOTE, KernelJournal
-from persia_cli.kernels.table.update import UPDATES, GradientCounts
+from persia_cli.kernels.table.update import UPDATES
 from persia_cli.store.layout import RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
-from tests.support.shards import BY_KIND
+from persia_cli.store.shard import Shard
+from tests.support.shards import BY_KIND, TABLES, layout_of
 
 ROWS, UNTOUCHED = 5, np.float32(-7.0)
 
@@ -27,15 +29,12 @@ def test_the_journal_has_the_last_two_rows_unchanged(optimizer: RowOptimizer) ->
             words=np.zeros(3, np.uint64),
             rows=np.full(2 * whole, UNTOUCHED),
             notes=np.zeros(2 * int(NOTE), np.uint64),
-            unknown=np.zeros(1, np.int64),
             group=np.uint64(0),
-            done=np.uint64(0),
         )
-        counts = GradientCounts(np.zeros(1, np.int64), np.zeros(1, np.int64))
+        table = Shard(layout_of(dim, 8, 1, optimizer, TABLES[:1]), 0, 1).tables[0]._replace(rows=arena, journal=journal)
         found, gradients = np.array([4, 0, 3]), np.ones(3 * dim, np.float32)
-        UPDATES[optimizer.kind](
-            journal, arena, rule, np.arange(3, dtype=np.uint64), found, np.zeros(3, np.uint16), gradients, counts
-        )
+        request = new_request(np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16), FoundRows.only(found))
+        UPDATES[optimizer.kind](table, request, rule, gradients)
         assert not np.array_equal(words.reshape(ROWS, width)[found], before[found])
         for position in (1, 2):
             note = journal.rows[(position & 1) * whole :][:whole]
