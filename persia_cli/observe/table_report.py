@@ -8,10 +8,10 @@ from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.errors import ConfigError
 from persia_cli.observe.journal import EVENTS, Tail, understanding
 from persia_cli.observe.saved_run import locate_model
+from persia_cli.observe.table_stats import TableStats, table_stats
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
-from persia_cli.store.checkpoints.table_stats import TableStats, table_stats
 from persia_cli.store.layout import EmbeddingLayout
 
 
