@@ -59,11 +59,11 @@ def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
         raise MemoryFileError(f"{where}: a row that is in use belongs to no key; {LOAD}")
     if store.index.fill.max(initial=0) > store.group.rows_per_partition:
         raise MemoryFileError(f"{where}: a partition has more rows than it may; {LOAD}")
-    own = [table.number for table in store.group.tables]
+    numbers = [table.number for table in store.group.tables]
     of_table = _rows_of_tables(store.index.tables[:used], rows_of_tables.size)
-    if int(of_table[own].sum()) != used:
+    if int(of_table[numbers].sum()) != used:
         raise MemoryFileError(f"{where}: a row is of a table that is not in the group; {LOAD}")
-    if (of_table[own] != rows_of_tables[own]).any():
+    if (of_table[numbers] != rows_of_tables[numbers]).any():
         raise MemoryFileError(f"{where}: its tables have other numbers of rows than were counted; {LOAD}")
     return used
 
@@ -141,10 +141,10 @@ def _repair(shard: Shard) -> Repairs:
     # Before the check of the index, which an interrupted insertion leaves inconsistent.
     returning = KernelProgress.of(int(shard.return_words[journal.PROGRESS]))
     if returning.adding and not returning.idle:
-        _carry_out_note(shard, shard.returning[returning.group], returning)
+        _carry_out_entry(shard, shard.returning[returning.group], returning)
         shard.return_words[journal.PROGRESS] = journal.IDLE
     if new_key:
-        _carry_out_note(shard, shard.tables[progress.group], progress)
+        _carry_out_entry(shard, shard.tables[progress.group], progress)
     for store in shard.stores:
         store.used = check_store(store, shard.counts.rows())
         if store.cold is not None:
@@ -155,7 +155,7 @@ def _repair(shard: Shard) -> Repairs:
                 raise MemoryFileError(f"{error}: {LOAD}") from error
     if row:
         _write_row_back(shard, progress)
-    # No note is valid any more: the new key has its row, and the change of the old row has not begun.
+    # No entry is valid any more: the new key has its row, and the change of the old row has not begun.
     shard.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.IDLE)
     shard.applied.repair()
     if request is not None and progress.group == len(shard.stores):
@@ -163,13 +163,13 @@ def _repair(shard: Shard) -> Repairs:
     return Repairs(sum(store.used for store in shard.stores), row, new_key, request)
 
 
-def _carry_out_note(shard: Shard, table: Table, at: KernelProgress) -> None:
-    """Execute the valid note of a new key again."""
+def _carry_out_entry(shard: Shard, table: Table, at: KernelProgress) -> None:
+    """Execute the valid entry of a new key again."""
     new_keys.carry_out(table, int(shard.look_ups[at.group]) % 256, at.position)
 
 
 def _write_row_back(shard: Shard, at: KernelProgress) -> None:
-    """Restore the old content, which is noted, of the row that an update was changing."""
+    """Restore the logged old content of the row that an update was changing."""
     store, turn = shard.stores[at.group], at.position % 2
     start, old = int(shard.words[int(journal.UNDO) + turn]), shard.old_rows[at.group].reshape(2, -1)[turn]
     store.rows.arena[start : start + store.group.width] = old[: store.group.width]
@@ -183,11 +183,13 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
     nbytes = 2 * HUGE_PAGE + ranks * SPAN
     nbytes += address_space(ranks, len(layout.groups)) + (160 + 16 * len(layout.groups)) * (layout.salts().size + 64)
     for group in layout.groups:
-        own = len(partitions_of(group.partitions, server, servers))
-        index = own * (group.buckets * 64 + 4)
-        nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
-        nbytes += own * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
+        partitions = len(partitions_of(group.partitions, server, servers))
+        index = partitions * (group.buckets * 64 + 4)
+        nbytes += index + partitions * group.rows_per_partition * (group.width * 4 + 3)
+        nbytes += partitions * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
         nbytes += 2 * 16 * whole_lines(group.width) + 12 * HUGE_PAGE
-        if group.cold_bytes and own:
-            nbytes += geometry(group, own).buffer_blocks * geometry(group, own).block_bytes + 2 * HUGE_PAGE
+        if group.cold_bytes and partitions:
+            nbytes += (
+                geometry(group, partitions).buffer_blocks * geometry(group, partitions).block_bytes + 2 * HUGE_PAGE
+            )
     return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)

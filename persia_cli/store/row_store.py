@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.rows.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
 from persia_cli.kernels.rows.rows import CODES, RowArena, fill_rows
-from persia_cli.kernels.table import buckets, frequency, index, slots
+from persia_cli.kernels.table import buckets, frequency, slots
 from persia_cli.kernels.table.cold import ColdLog, no_log
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE
@@ -110,12 +110,6 @@ class RowStore:
         partitions = partitions_of_keys(keys, self.group.partitions)
         return (partitions >= self.partitions.start) & (partitions < self.partitions.stop)
 
-    def find(self, keys: Keys, tables: Tables) -> NDArray[np.int64]:
-        """Return the row of each (key, table), int64[n], -1 if it has none; all keys must be of the own partitions."""
-        rows = np.empty(keys.size, np.int64)
-        index.find(self.index, keys, tables, rows)
-        return rows
-
     def insert(
         self,
         keys: Keys,
@@ -143,11 +137,11 @@ class RowStore:
         # If several keys had the same row one after the other, the last one owns it: the last write stays.
         self.write_rows(rows, parts)
         if self.cold is not None:
-            places = np.flatnonzero(rows == -1)
-            again = self._is_in_log(keys[places], tables[places])
-            rows[places[again]] = slots.REPEATED
-            counts.left_out[:] -= np.bincount(tables[places[again]], minlength=counts.left_out.size)
-            self._insert_cold(places[~again], keys, tables, last_used, parts, counts, frequencies)
+            positions = np.flatnonzero(rows == -1)
+            again = self._is_in_log(keys[positions], tables[positions])
+            rows[positions[again]] = slots.REPEATED
+            counts.left_out[:] -= np.bincount(tables[positions[again]], minlength=counts.left_out.size)
+            self._insert_cold(positions[~again], keys, tables, last_used, parts, counts, frequencies)
         return int(np.count_nonzero(rows == slots.REPEATED))
 
     def _is_in_log(self, keys: Keys, tables: Tables) -> NDArray[np.bool_]:
@@ -162,7 +156,7 @@ class RowStore:
 
     def _insert_cold(
         self,
-        places: NDArray[np.int64],
+        positions: NDArray[np.int64],
         keys: Keys,
         tables: Tables,
         last_used: NDArray[np.int64],
@@ -172,16 +166,16 @@ class RowStore:
     ) -> None:
         """Append the rows at these places to the cold log, and count them there."""
         assert self.cold is not None
-        words = self.rows._replace(arena=np.zeros(places.size * self.group.width, np.float32))
-        self._write_words(words, np.arange(places.size), {name: part[places] for name, part in parts.items()})
-        counted = np.ones(places.size, np.uint8) if frequencies is None else frequencies[places]
-        uses = frequency.words_of(counted, last_used[places])
-        self.cold.append(keys[places], tables[places], last_used[places].astype(np.uint32), uses, words)
-        came = np.bincount(tables[places], minlength=counts.loaded.size)
+        words = self.rows._replace(arena=np.zeros(positions.size * self.group.width, np.float32))
+        self._write_words(words, np.arange(positions.size), {name: part[positions] for name, part in parts.items()})
+        counted = np.ones(positions.size, np.uint8) if frequencies is None else frequencies[positions]
+        uses = frequency.words_of(counted, last_used[positions])
+        self.cold.append(keys[positions], tables[positions], last_used[positions].astype(np.uint32), uses, words)
+        came = np.bincount(tables[positions], minlength=counts.loaded.size)
         counts.left_out[:] -= came
         self.cold.loaded[:] += came
 
-    def note_loaded_frequencies(self) -> None:
+    def mark_frequencies_loaded(self) -> None:
         """Record that the sketch may have counts from now on, even with few rows."""
         self._has_loaded[0] = 1
 

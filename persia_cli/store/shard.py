@@ -12,9 +12,9 @@ from persia_cli.errors import ConfigError, WireError
 from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.rows.optimizers import Rule
 from persia_cli.kernels.rows.rows import CODES
-from persia_cli.kernels.table import cold, index, look_up, returned, update
+from persia_cli.kernels.table import cold, index, look_up, update
 from persia_cli.kernels.table.arguments import FoundRows, Request, Table, new_request
-from persia_cli.kernels.table.journal import GROUP, IDLE, NOTE, KernelJournal, KernelProgress, whole_lines
+from persia_cli.kernels.table.journal import ENTRY_WORDS, GROUP, IDLE, KernelJournal, KernelProgress, whole_lines
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.compile import Kernel
 from persia_cli.kernels.toolchain.memory import Empty
@@ -96,7 +96,7 @@ class Shard:
         array, groups = memory.array, len(layout.groups)
         self.words: NDArray[np.uint64] = array(8, np.uint64)
         """Words of the journal of requests."""
-        notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
+        entries: NDArray[np.uint64] = array(2 * int(ENTRY_WORDS), np.uint64)
         self.answers = LastAnswers(array, ranks, groups, memory.outlives)
         self.applied = AppliedSteps(array, ranks)
         self._updates: NDArray[np.int64] = array(1, np.int64)
@@ -110,7 +110,7 @@ class Shard:
         )
         self.return_words: NDArray[np.uint64] = array(8, np.uint64)
         """Words of the journal of rows that return from the cold log."""
-        return_notes: NDArray[np.uint64] = array(2 * int(NOTE), np.uint64)
+        return_entries: NDArray[np.uint64] = array(2 * int(ENTRY_WORDS), np.uint64)
         return_rows = [
             array(2 * whole_lines(group.width) if group.cold_bytes else 0, np.float32) for group in layout.groups
         ]
@@ -135,13 +135,13 @@ class Shard:
         rules = [row_init(layout, group, self.salts) for group in layout.groups]
         self.tables = [
             Table(store.index, store.rows, NOTHING, store.log, self.counts.of_kernels, rules[n],
-                  KernelJournal(self.words, self.old_rows[n], notes, np.uint64(n) << GROUP))
+                  KernelJournal(self.words, self.old_rows[n], entries, np.uint64(n) << GROUP))
             for n, store in enumerate(self.stores)
         ]  # fmt: skip
         """Each group's table, as kernels take it, with the journal of requests."""
         self.returning = [
             table._replace(
-                journal=KernelJournal(self.return_words, return_rows[n], return_notes, np.uint64(n) << GROUP)
+                journal=KernelJournal(self.return_words, return_rows[n], return_entries, np.uint64(n) << GROUP)
             )
             for n, table in enumerate(self.tables)
         ]
@@ -160,10 +160,10 @@ class Shard:
             if store.cold is not None:
                 store.cold.close()
 
-    def begin_snapshot(self, places: int | None = None) -> ShardSnapshot:
+    def begin_snapshot(self, cells: int | None = None) -> ShardSnapshot:
         """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.snapshot`."""
         self.end_snapshot()
-        self._snapshot = ShardSnapshot(self.stores, self.look_ups.tolist(), places)
+        self._snapshot = ShardSnapshot(self.stores, self.look_ups.tolist(), cells)
         return self._snapshot
 
     def end_snapshot(self) -> None:
@@ -324,10 +324,10 @@ class Shard:
         positions, unknown = self._space(rank, group, keys.size)
         found = FoundRows(rows, positions, unknown, out)
         self._carry_out(look_up.look_up, group, old, self._request(group, keys, tables, step, found))
-        own = positions[: int(unknown[0])]
-        new = own.copy()
+        stored = positions[: int(unknown[0])]
+        new = stored.copy()
         # `new` is copied before the bit is set, since positions index `rows`; the stored answer has the bit.
-        own[rows[new] < 0] |= NO_ROW_BIT
+        stored[rows[new] < 0] |= NO_ROW_BIT
         self._mark_group_done(group)
         if batch is not None:
             self._remember(group, batch, keys, tables, rows)
@@ -339,17 +339,17 @@ class Shard:
         size = keys.size
         self.look_ups[group] += 1
         positions, unknown = self.answers.space(rank, group, size)
-        own = positions[: int(unknown[0])]
+        stored = positions[: int(unknown[0])]
         if done is not None:
             self.stores[group].back(size)
             # The bit is set again below, since the rest of the look-up may still add or evict rows.
-            own &= ~NO_ROW_BIT
+            stored &= ~NO_ROW_BIT
             found = FoundRows(np.empty(size, np.int64), positions, unknown, self._block(self.stores[group], size)[1])
             request = self._request(group, keys, tables, step, found, done)
             self._carry_out(look_up.finish_look_up, group, NOTHING, request)
         block, without = self.read(group, keys, tables)
         if done is not None:
-            own[np.isin(own, without.rowless)] |= NO_ROW_BIT
+            stored[np.isin(stored, without.rowless)] |= NO_ROW_BIT
             self._mark_group_done(group)
         new = self.answers.new_keys(rank, group)
         # `read` counts nothing, and the counters were reset, so the known keys are counted here.
@@ -391,8 +391,8 @@ class Shard:
     def _bring_back_all(self, groups: Sequence[tuple[Keys, Tables]], step: int, batch: Hashable | None = None) -> None:
         """Bring the rows of each group's keys back to memory, unless none was evicted since the look-up of `batch`."""
         for number, (keys, tables) in enumerate(groups):
-            found = self._remembered[number].get(batch)
-            if found is None or self._evicted(number) > found.evictions:
+            remembered = self._remembered[number].get(batch)
+            if remembered is None or self._evicted(number) > remembered.evictions:
                 self._bring_back(number, keys, tables, step)
 
     def _bring_back(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
@@ -407,20 +407,20 @@ class Shard:
             rows = np.empty(keys.size, np.int64)
             index.find_and_touch(store.index, keys, tables, step, rows)
             missing = np.flatnonzero(rows < 0)
-            found = store.cold.find(keys[missing], tables[missing])
-            if not found.records.size:
+            records = store.cold.find(keys[missing], tables[missing])
+            if not records.records.size:
                 return
             self.look_ups[group] += 1
-            places, before = missing[found.positions], stopped
+            positions, before = missing[records.positions], stopped
             taken = FoundRows.only(rows)
-            request = self._request(group, keys[places], tables[places], step, taken)
-            store.used, stopped = returned.bring_back(
-                self.returning[group]._replace(old=old), request, found.records, found.words,
-                found.words.view(np.uint32), store.used,
+            request = self._request(group, keys[positions], tables[positions], step, taken)
+            store.used, stopped = look_up.bring_back(
+                self.returning[group]._replace(old=old), request, records.records, records.words,
+                records.words.view(np.uint32), store.used,
             )  # fmt: skip
-            if stopped == returned.NO_SPACE:
+            if stopped == look_up.NO_SPACE:
                 raise self._too_small(store)
-            if stopped == places.size:
+            if stopped == positions.size:
                 return
             assert stopped > 0 or before < 0, "the cold log is still full after it was written"
             # The buffer was full. Writing it may move other records, so the rest is searched again.
@@ -440,11 +440,11 @@ class Shard:
         if store.cold is None or not store.cold.rows:
             return
         missing = np.flatnonzero(rows < 0)
-        found = store.cold.find(keys[missing], tables[missing])
-        places, head = missing[found.positions], int(cold.RECORD_HEAD)
-        staged = store.rows._replace(arena=found.words[head:], width=np.uint64(head + store.group.width))
-        cold.send_records(staged, np.arange(places.size), places, CODES[store.group.wire], out)
-        rows[places] = 0
+        records = store.cold.find(keys[missing], tables[missing])
+        positions, head = missing[records.positions], int(cold.RECORD_HEAD)
+        staged = store.rows._replace(arena=records.words[head:], width=np.uint64(head + store.group.width))
+        cold.send_records(staged, np.arange(positions.size), positions, CODES[store.group.wire], out)
+        rows[positions] = 0
 
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
         """Return embeddings float32[n, dim], decoded from the wire dtype; nothing changes."""
@@ -558,28 +558,27 @@ class Shard:
             )
 
     def _remember(self, group: int, batch: Hashable, keys: Keys, tables: Tables, rows: NDArray[np.int64]) -> None:
-        found = self._remembered[group]
-        found[batch] = RememberedRows(keys, tables, rows, self.look_ups[group], self._evicted(group))
-        if len(found) > MAX_REMEMBERED_LOOKUPS:
-            found.popitem(last=False)
+        remembered = self._remembered[group]
+        remembered[batch] = RememberedRows(keys, tables, rows, self.look_ups[group], self._evicted(group))
+        if len(remembered) > MAX_REMEMBERED_LOOKUPS:
+            remembered.popitem(last=False)
 
     def _rows_of(self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None) -> NDArray[np.int64]:
         """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
-        store = self.stores[group]
-        found = self._remembered[group].pop(batch, None)
-        fit = 0
-        if found is not None and self.look_ups[group] - found.number <= MAX_REMEMBERED_LOOKUPS:
-            fit = index.same_keys(keys, tables, found.keys, found.tables, found.rows)
+        store, remembered, fit = self.stores[group], self._remembered[group].pop(batch, None), 0
+        age = self.look_ups[group] - (0 if remembered is None else remembered.number)
+        if remembered is not None and age <= MAX_REMEMBERED_LOOKUPS:
+            fit = index.same_keys(keys, tables, remembered.keys, remembered.tables, remembered.rows)
+        remembered = remembered if fit else None
         if self._snapshot is not None:
-            self._snapshot.before_update(group, keys, tables, found.number if found is not None and fit else None)
-        if found is not None and fit:
-            if fit == SOME_MISSING or self._evicted(group) > found.evictions:
-                age = self.look_ups[group] - found.number
-                index.verify(store.index, keys, tables, step, found.number % 256, age, found.rows)
-            return found.rows
-        rows = np.empty(keys.size, np.int64)
-        index.find_and_touch(store.index, keys, tables, step, rows)
-        return rows
+            self._snapshot.before_update(group, keys, tables, None if remembered is None else remembered.number)
+        if remembered is None:
+            rows = np.empty(keys.size, np.int64)
+            index.find_and_touch(store.index, keys, tables, step, rows)
+            return rows
+        if fit == SOME_MISSING or self._evicted(group) > remembered.evictions:
+            index.verify(store.index, keys, tables, step, remembered.number % 256, age, remembered.rows)
+        return remembered.rows
 
     def _evicted(self, group: int) -> int:
         """Return the number of rows of the group evicted so far."""

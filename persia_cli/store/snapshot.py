@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from persia_cli.kernels.table import old_rows
 from persia_cli.kernels.table.frequency import WORDS
 from persia_cli.kernels.table.old_rows import Listed, OldRows
-from persia_cli.kernels.table.row_order import order_rows
 from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec
@@ -59,49 +58,39 @@ class SnapshotRows(NamedTuple):
         return parts
 
 
-def empty_save_area(partitions: int = 0, rows: int = 0, places: int = 0, width: int = 0) -> OldRows:
+def empty_save_area(partitions: int = 0, rows: int = 0, cells: int = 0, width: int = 0) -> OldRows:
     """Return memory for old rows, all of it free; without arguments that of a store without a snapshot."""
     return OldRows(
         saved=zeros(rows, np.uint8),
-        keys=zeros(places, np.uint64),
-        last_used=zeros(places, np.uint32),
-        uses=zeros(places, np.uint32),
-        tables=zeros(places, np.uint16),
-        words=zeros(places * width, np.float32),
-        # The lowest places are taken first and again, so that no more memory is used than needed.
-        free=np.arange(places - 1, -1, -1, dtype=np.int64),
-        counts=np.array([places, rows]),
+        keys=zeros(cells, np.uint64),
+        last_used=zeros(cells, np.uint32),
+        uses=zeros(cells, np.uint32),
+        tables=zeros(cells, np.uint16),
+        words=zeros(cells * width, np.float32),
+        # The lowest cells are taken first and again, so that no more memory is used than needed.
+        free=np.arange(cells - 1, -1, -1, dtype=np.int64),
+        counts=np.array([cells, rows]),
         heads=np.full(partitions, old_rows.NONE, np.int64),
-        following=zeros(places, np.int64),
+        following=zeros(cells, np.int64),
     )
 
 
-def _save_area_of(store: RowStore, places: int) -> OldRows:
+def _save_area_of(store: RowStore, cells: int) -> OldRows:
     """Return the memory of a store's last snapshot, or new memory if there is none or it is too small."""
     # Taking new memory from the system takes longer than copying rows into it.
     left, store.spare_save_area = store.spare_save_area, None
-    if left is not None and left.saved.size >= store.used and left.keys.size >= places:
+    if left is not None and left.saved.size >= store.used and left.keys.size >= cells:
         return left
-    rows, places = store.used + store.used // 8, places + places // 8
-    return empty_save_area(len(store.partitions), rows, places, store.group.width)
+    rows, cells = store.used + store.used // 8, cells + cells // 8
+    return empty_save_area(len(store.partitions), rows, cells, store.group.width)
 
 
-def _emptied(area: OldRows, rows: int, places: int, width: int) -> OldRows:
-    """Return a part of memory that was used before, all of it free."""
+def _emptied(area: OldRows, rows: int, cells: int) -> OldRows:
+    """Return memory that was used before, all of it free, for so many rows in use and copies."""
     area.saved[:rows] = 0
     area.heads[:] = old_rows.NONE
-    return OldRows(
-        saved=area.saved[:rows],
-        keys=area.keys[:places],
-        last_used=area.last_used[:places],
-        uses=area.uses[:places],
-        tables=area.tables[:places],
-        words=area.words[: places * width],
-        free=np.arange(places - 1, -1, -1, dtype=np.int64),
-        counts=np.array([places, rows]),
-        heads=area.heads,
-        following=area.following[:places],
-    )
+    free = np.arange(cells - 1, -1, -1, dtype=np.int64)
+    return area._replace(saved=area.saved[:rows], free=free, counts=np.array([cells, rows]))
 
 
 NOTHING = empty_save_area()
@@ -110,10 +99,10 @@ NOTHING = empty_save_area()
 class StoreSnapshot:
     """The snapshot of one row store."""
 
-    def __init__(self, store: RowStore, since: int = 0, places: int | None = None) -> None:
+    def __init__(self, store: RowStore, since: int = 0, cells: int | None = None) -> None:
         """Begin a snapshot of the rows last used in step `since` or later.
 
-        `places` is the number of rows that can be copied before their turn; the constants give its default.
+        `cells` is the number of rows that can be copied before their turn; the constants give its default.
         """
         self._store, self._since = store, since
         self._states = np.array(list(store.group.optimizer.states(store.group.dim).values()), np.int64)
@@ -121,10 +110,10 @@ class StoreSnapshot:
         self._starts = np.empty(2, np.int64)
         self._given_back: deque[Floats] = deque()
         nbytes = store.group.width * 4 + ENTRY_BYTES
-        if places is None:
-            places = min(store.used, max(int(store.used * COPIED_FRACTION), COPIED_BYTES // nbytes))
-        self._save_area = _save_area_of(store, places)
-        self.old = _emptied(self._save_area, store.used, places, store.group.width)
+        if cells is None:
+            cells = min(store.used, max(int(store.used * COPIED_FRACTION), COPIED_BYTES // nbytes))
+        self._save_area = _save_area_of(store, cells)
+        self.old = _emptied(self._save_area, store.used, cells)
         self._sketch: Lines = store.index.sketch.copy() if store.has_frequencies else NO_LINES
         windows = max(1, (store.used * nbytes + self._sketch.nbytes) // PORTION_BYTES)
         windows = min(windows, len(store.partitions))
@@ -141,9 +130,9 @@ class StoreSnapshot:
             self._starts = np.empty(self._listed.keys.size + 2, np.int64)
         count = old_rows.list_rows(store.index, self.old, first, last, self._since, self._listed)
         ordered = _listing(count)
-        order_rows(self._listed, count, ordered, self._starts)
+        old_rows.order_rows(self._listed, count, ordered, self._starts)
         values = self._memory(count * (store.group.dim + int(self._states.sum())))
-        old_rows.take_rows(store.rows, self.old, ordered.sources, self._states, values)
+        old_rows.copy_rows(store.rows, self.old, ordered.sources, self._states, values)
         words = store.group.sketch_lines * int(WORDS)
         lines = self._sketch[first * words : last * words].copy()
         del self._edges[0]
@@ -210,9 +199,9 @@ def _listing(size: int) -> Listed:
 class ShardSnapshot:
     """The snapshots of all row stores of a shard, begun at the same moment and taken one after the other."""
 
-    def __init__(self, stores: Sequence[RowStore], look_ups: Sequence[int], places: int | None = None) -> None:
-        """Begin it; `look_ups` are the numbers of each group's look-ups so far, `places` is as in `StoreSnapshot`."""
-        self._snapshots = [StoreSnapshot(store, places=places) for store in stores]
+    def __init__(self, stores: Sequence[RowStore], look_ups: Sequence[int], cells: int | None = None) -> None:
+        """Begin it; `look_ups` are the numbers of each group's look-ups so far, `cells` is as in `StoreSnapshot`."""
+        self._snapshots = [StoreSnapshot(store, cells=cells) for store in stores]
         self.cold: list[Sequence[CutSegment]] = [() if store.cold is None else store.cold.cut() for store in stores]
         """The rows of each store that are not in memory."""
         self._look_ups = tuple(look_ups)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
 from persia_cli.kernels.table.arguments import FoundRows, Table, new_request
-from persia_cli.kernels.table.journal import NOTE, KernelJournal, whole_lines
+from persia_cli.kernels.table.journal import ENTRY_WORDS, KernelJournal, whole_lines
 from persia_cli.kernels.table.update import UPDATES
 from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
@@ -52,9 +52,9 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
     asked = [each.ids for each in stores.requests(rows, size, False, count)]
     table = Shard(stores.layout_of(dim, kind, 1), 0, 1).tables[0]._replace(rows=arena)
     update_all = _updates(table, optimizer, asked, size)
-    words, notes = np.zeros(3, np.uint64), np.zeros(2 * int(NOTE), np.uint64)
+    words, entries = np.zeros(3, np.uint64), np.zeros(2 * int(ENTRY_WORDS), np.uint64)
     with_rows, without = (
-        KernelJournal(words, np.zeros(size, np.float32), notes, np.uint64(0)) for size in (2 * whole_lines(width), 0)
+        KernelJournal(words, np.zeros(size, np.float32), entries, np.uint64(0)) for size in (2 * whole_lines(width), 0)
     )
     kernel = UPDATES[kind]
     timed = alternate(

@@ -141,19 +141,19 @@ def differences(one: Shard, other: Shard) -> list[str]:
 
 
 def under_way(file: int) -> str:
-    """Return the noted work of a killed process: a row, an insertion, an eviction, moves, a key without a row."""
-    words = np.frombuffer(os.pread(file, 64 + 16 * int(journal.NOTE), HEADER), np.uint64)
+    """Return the logged work of a killed process: a row, an insertion, an eviction, moves, a key without a row."""
+    words = np.frombuffer(os.pread(file, 64 + 16 * int(journal.ENTRY_WORDS), HEADER), np.uint64)
     progress = int(words[0])
     if progress & int(journal.IDLE):
         return "nothing"
     if not progress & int(journal.ADDING):
         return "row"
-    note = words[8 + (progress & 1) * int(journal.NOTE) :]
-    if note[int(journal.ENTRY.writes)] == 0:
+    entry = words[8 + (progress & 1) * int(journal.ENTRY_WORDS) :]
+    if entry[int(journal.ENTRY.writes)] == 0:
         return "no row"
-    if note[int(journal.ENTRY.writes)] > 1:
+    if entry[int(journal.ENTRY.writes)] > 1:
         return "move"
-    return "insert" if note[int(journal.ENTRY.loser)] == journal.NONE else "evict"
+    return "insert" if entry[int(journal.ENTRY.loser)] == journal.NONE else "evict"
 
 
 KERNELS = ("_change", "_find_or_create")

@@ -34,8 +34,8 @@ def count_scores(logits, bits, labels, weights, numbers, negatives, positives, s
         size = abs(z)
         small = math.exp(-size)
         wrong = 1.0 - y if z >= 0.0 else y
-        own = math.log1p(small) + (size * wrong if wrong != 0.0 else 0.0)
-        loss += own * w if w != 0.0 else 0.0
+        log_loss = math.log1p(small) + (size * wrong if wrong != 0.0 else 0.0)
+        loss += log_loss * w if w != 0.0 else 0.0
         weight += w
         predicted += w * ((1.0 if z >= 0.0 else small) / (1.0 + small))
         observed += w * y

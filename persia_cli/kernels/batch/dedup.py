@@ -137,11 +137,11 @@ def number_ids(ids, features, keys, unique, inverse):
 @kernel(
     types.void(read(U64), read(U16), read(U16), write(I32), write(I32), write(U64), write(U16), write(I64)), for_=WORKER
 )
-def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_tables, bounds):
+def order_by_server(keys, tables, owners, renumbered, inverse, ordered_keys, ordered_tables, bounds):
     """Sort unique keys by server with a counting sort, which is stable, and renumber `inverse` to match.
 
-    `owners` is the server of each partition. The keys of server s end up in [bounds[s], bounds[s + 1]). `place` [keys]
-    is scratch: the new number of each key.
+    `owners` is the server of each partition. The keys of server s end up in [bounds[s], bounds[s + 1]).
+    `renumbered` [keys] is scratch: the new number of each key.
     """
     # Stable, so that keys keep the order of first appearance within a server: then new keys get their rows, and evict
     # others, in the same order for any number of servers.
@@ -150,7 +150,7 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
         bounds[s] = 0
     for i in range(size):
         server = owners[((keys[i] >> HIGH) * partitions) >> HIGH]
-        place[i] = np.int32(server)
+        renumbered[i] = np.int32(server)
         bounds[server + ONE] += 1
     begin = 0
     for s in range(1, bounds.size):
@@ -158,14 +158,14 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
     # Here bounds[s + 1] is the begin of server s. It grows by one with each key, so its last value is the end of server
     # s.
     for i in range(size):
-        end = np.uint64(place[i]) + ONE
+        end = np.uint64(renumbered[i]) + ONE
         to = bounds[end]
         bounds[end] = to + 1
-        place[i] = np.int32(to)
+        renumbered[i] = np.int32(to)
         ordered_keys[np.uint64(to)] = keys[i]
         ordered_tables[np.uint64(to)] = tables[i]
     for i in range(np.uint64(inverse.size)):
-        inverse[i] = place[np.uint64(inverse[i])]
+        inverse[i] = renumbered[np.uint64(inverse[i])]
 
 
 @kernel(types.void(read(F32), read(I32), I64, write(F32)))

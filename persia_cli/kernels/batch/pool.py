@@ -210,10 +210,10 @@ def _spread(rows, inverse, offsets, per_id, length, dim, values, mask):
         stop = np.int64(offsets[sample + 1])
         start = max(np.int64(offsets[sample]), stop - length * per_id)
         for position in range(length):
-            first, place = min(start + position * per_id, stop), sample * length + position
+            first, cell = min(start + position * per_id, stop), sample * length + position
             last = min(first + per_id, stop)
-            mask[place] = first < last
-            write_sum(rows, inverse, np.uint64(first), np.uint64(last), dim, values, np.uint64(place) * dim)
+            mask[cell] = first < last
+            write_sum(rows, inverse, np.uint64(first), np.uint64(last), dim, values, np.uint64(cell) * dim)
 
 
 @kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32)), for_=SEQUENCES)

@@ -75,14 +75,14 @@ def check_offsets(offsets, size, single):
 
 
 @kernel(types.void(read(U32), I64, read(I64), read(I64), write(U32)))
-def rebase_offsets(offsets, size, features, rows, own):
+def rebase_offsets(offsets, size, features, rows, rebased):
     """Write the CSR offsets of some features of a batch of `size` samples; an id of the f-th has rows[f] entries."""
     to, end = np.uint64(1), np.uint32(0)
-    own[0] = 0
+    rebased[0] = 0
     for f in range(features.size):
         first = np.uint64(features[f] * size)
         shift, factor, begin = offsets[first], np.uint32(rows[f]), end
         for sample in range(np.uint64(size)):
             end = begin + (offsets[first + sample + np.uint64(1)] - shift) * factor
-            own[to + sample] = end
+            rebased[to + sample] = end
         to += np.uint64(size)

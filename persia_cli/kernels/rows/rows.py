@@ -65,13 +65,21 @@ def start_of(rows, row):
 
 
 @inlined
+def copy_words(source, at, target, to, count):
+    """Copy float32 from source[at : at + count] to target[to : to + count]."""
+    for word in range(ZERO, count, LANES):
+        lanes = np.int64(count - word)
+        store(target, to + word, load(source, at + word, lanes), lanes)
+
+
+@inlined
 def prefetch_words(rows, row, words):
     """Prefetch the first words of a row."""
     # A vector of which only some lanes count touches the memory of the others too. That may be one cache line more, for
     # which the processor would wait if it were not prefetched.
     at = start_of(rows, row)
-    beyond = ZERO if rows.dim % LANES == ZERO else LINE
-    for word in range(ZERO, words + beyond, LINE):
+    extra = ZERO if rows.dim % LANES == ZERO else LINE
+    for word in range(ZERO, words + extra, LINE):
         prefetch(rows.arena, at + word)
 
 
@@ -139,59 +147,59 @@ def burst_of(rows, words, size):
 
 
 @inlined
-def prefetch_first(rows, found, start, stop, words):
+def prefetch_first(rows, numbers, start, stop, words):
     """Prefetch the rows found[start:stop]; of wide rows only the first few."""
     if rows.width >= WIDE:
         stop = min(start + AHEAD, stop)
     for i in range(start, stop):
-        if found[i] >= 0:
-            prefetch_words(rows, found[i], words)
+        if numbers[i] >= 0:
+            prefetch_words(rows, numbers[i], words)
 
 
 @inlined
-def prefetch_later(rows, found, i, stop, words):
+def prefetch_later(rows, numbers, i, stop, words):
     """Prefetch a row some places behind found[i], the present one, if rows are wide."""
-    if rows.width >= WIDE and i + AHEAD < stop and found[i + AHEAD] >= 0:
-        prefetch_words(rows, found[i + AHEAD], words)
+    if rows.width >= WIDE and i + AHEAD < stop and numbers[i + AHEAD] >= 0:
+        prefetch_words(rows, numbers[i + AHEAD], words)
 
 
 @inlined
-def prefetch_far(rows, found, i, stop):
+def prefetch_far(rows, numbers, i, stop):
     """Prefetch the row found[i] into the second-level cache, if it is before `stop`: it is needed much later."""
-    if i < stop and found[i] >= 0:
+    if i < stop and numbers[i] >= 0:
         for word in range(ZERO, rows.width, LINE):
-            prefetch_to_l2(rows.arena, start_of(rows, found[i]) + word)
+            prefetch_to_l2(rows.arena, start_of(rows, numbers[i]) + word)
 
 
 @inlined
-def send_rows(rows, found, start, stop, out, wire):
+def send_rows(rows, numbers, start, stop, out, wire):
     """Write the embeddings of rows found[start:stop] (zeros for -1) to the uint16 words `out`, in the wire's dtype."""
     plain = rows.storage == FLOAT32 and wire == FLOAT32 and rows.dim % LANES == ZERO
     burst = burst_of(rows, rows.state_at, stop - start)
     for first in range(start, stop, burst):
         last = min(first + burst, stop)
-        prefetch_first(rows, found, first, last, rows.state_at)
+        prefetch_first(rows, numbers, first, last, rows.state_at)
         for i in range(first, last):
-            prefetch_later(rows, found, i, last, rows.state_at)
+            prefetch_later(rows, numbers, i, last, rows.state_at)
             if plain:
-                _copy_row(rows, found[i], out, i)
+                _copy_row(rows, numbers[i], out, i)
             else:
-                send_row(rows, found[i], out, i, wire)
+                send_row(rows, numbers[i], out, i, wire)
 
 
 @inlined
-def _copy_row(rows, row, out, place):
+def _copy_row(rows, row, out, position):
     """Write a row as `send_row` does, if nothing is converted and the row is whole vectors."""
-    to, at = place * rows.dim * TWO, start_of(rows, row)
+    to, at = position * rows.dim * TWO, start_of(rows, row)
     for column in range(ZERO, rows.dim, LANES):
         value = load(rows.arena, at + column, 16) if row >= 0 else splat(np.float32(0.0))
         store(out, to + TWO * column, value, 16)
 
 
 @inlined
-def send_row(rows, row, out, place, wire):
-    """Write the embedding of a row (zeros for -1) as row `place` of the uint16 words `out`, in the wire's dtype."""
-    to = place * halves_per_row(rows.dim, wire)
+def send_row(rows, row, out, position, wire):
+    """Write the embedding of a row (zeros for -1) as row `position` of the uint16 words `out`, in the wire's dtype."""
+    to = position * halves_per_row(rows.dim, wire)
     if row < 0:
         for word in range(halves_per_row(rows.dim, wire)):
             out[to + word] = np.uint16(0)
@@ -248,14 +256,11 @@ def begin_row(rows, row, seed, salt, id_, bound, states):
 
 
 @kernel(types.void(ROWS, read(types.int64), types.uint64, types.uint64, read(types.float32)))
-def fill_rows(rows, found, first, columns, words):
-    """Write `words`, float32[n * columns], to the rows `found`, from word `first` of each; negative rows are skipped.
+def fill_rows(rows, numbers, first, columns, words):
+    """Write `words`, float32[n * columns], to the rows `numbers`, from word `first` of each; negative rows are skipped.
 
     If a row comes twice, the later words stay.
     """
-    for i in range(np.uint64(found.size)):
-        if found[i] >= 0:
-            to, at = start_of(rows, found[i]) + first, i * columns
-            for column in range(ZERO, columns, LANES):
-                lanes = np.int64(columns - column)
-                store(rows.arena, to + column, load(words, at + column, lanes), lanes)
+    for i in range(np.uint64(numbers.size)):
+        if numbers[i] >= 0:
+            copy_words(words, i * columns, rows.arena, start_of(rows, numbers[i]) + first, columns)

@@ -27,13 +27,13 @@ ABSENT = np.int64(-1)
 
 
 @kernel(types.int64(read(U64), U64, U64, I64, I64, write(U64)))
-def fill_buckets(keys, homes, buckets, first, begun, words):
+def fill_buckets(keys, homes, buckets, first, last, words):
     """Add ascending keys of one table, whose first one has row `first`; return the bucket of the last one.
 
-    `words` are those of the table's buckets. `begun` is the result of the call for the keys before, -1 at first; the
+    `words` are those of the table's buckets. `last` is the result of the call for the keys before, -1 at first; the
     last call has no keys and closes the table. Return -2 if keys do not ascend, or if the buckets do not suffice.
     """
-    bucket, row = begun, np.uint64(first)
+    bucket, row = last, np.uint64(first)
     if bucket < 0:
         bucket = 0
         words[0] = row << SHIFT

@@ -95,7 +95,7 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
     entry in every sample, all entries of a sample are adjacent instead. Add the entries of the f-th feature without a
     row to missing[f]. Return the number of entries whose row is beyond the file, which means that the index is damaged.
     """
-    to, width, beyond = ZERO, frozen.dim, 0
+    to, width, outside = ZERO, frozen.dim, 0
     if by_sample:
         width *= np.uint64(features.feature.size)
     for f in range(np.uint64(features.feature.size)):
@@ -111,7 +111,7 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
             count = ZERO
             for i in range(at, last):
                 count = keys_of_id(ids[i], features.salt[f], features.rounds[f], features.size[f], frozen.keys, count)
-            beyond += _find(frozen, features, f, words, values, count)
+            outside += _find(frozen, features, f, words, values, count)
             for i in range(count):
                 row = frozen.rows[i]
                 if row < 0:
@@ -123,7 +123,7 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
                     _begin(frozen, features, f, frozen.keys[i], out, to)
                 to += width
             at = last
-    return beyond
+    return outside
 
 
 @kernel(types.void(FEATURES, read(U64), U64, write(I64)))
@@ -140,7 +140,7 @@ def find_row(features, words, id_, rows):
 def _find(frozen, features, f, words, values, count):
     """Find the rows of `count` keys of one feature, start to load them, and return how many are beyond the file."""
     first, homes, buckets = features.first_bucket[f], features.homes[f], features.buckets[f]
-    beyond = 0
+    outside = 0
     for i in range(count):
         if i == ZERO or frozen.keys[i] != frozen.keys[i - ONE]:
             fetch_home(words, frozen.keys[i], first, homes)
@@ -151,7 +151,7 @@ def _find(frozen, features, f, words, values, count):
             continue
         row = row_of(words, frozen.keys[i], first, homes, buckets)
         if row >= 0 and np.uint64(row) >= frozen.total:
-            beyond += 1
+            outside += 1
             row = ABSENT
         frozen.rows[i] = row
         if row >= 0:
@@ -159,7 +159,7 @@ def _find(frozen, features, f, words, values, count):
             for byte in range(start, start + frozen.stride, LINE):
                 prefetch(values, byte)
             prefetch(values, start + frozen.stride - ONE)
-    return beyond
+    return outside
 
 
 @inlined

@@ -5,9 +5,9 @@
 - A key is in the second bucket only if the first is full, or if buckets are few. A full bucket stays full, so an empty
   slot in the first bucket proves that the second has no such key.
 - `fill` of a partition is its number of keys, at most the capacity.
-- A look-up changes the index by notes: first `publish` makes a note valid, then its stores are made. A note can be
-  carried out again after any part of it.
-- Notes alternate, so the last valid note stays whole while the next one is written.
+- A look-up changes the index by entries of the journal: first `publish` makes an entry valid, then its stores are made.
+  An entry can be carried out again after any part of it.
+- Entries alternate, so the last valid entry stays whole while the next one is written.
 - The steps of last use of keys only rise, except when a run begins anew.
 - A record is live if and only if the index of the log has it. A row in memory has no live record.
 

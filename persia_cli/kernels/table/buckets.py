@@ -17,6 +17,7 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
+from persia_cli.kernels.table.journal import ENTRY_WORDS
 from persia_cli.kernels.toolchain.compile import helper, inlined, write
 from persia_cli.kernels.toolchain.intrinsics import ARRAY, I32, I64, address, instruction, lowest_bit, prefetch
 
@@ -69,7 +70,9 @@ class Index(NamedTuple):
     """Counts are halved every 2^epoch_bits steps."""
 
 
-SCRATCH = 2 * max(CHUNK, PATHS)
+ENTRY_AT = np.uint64(2 * max(CHUNK, PATHS))
+"""First word of the scratch memory for an entry (`journal.Entry`)."""
+SCRATCH = int(ENTRY_AT + ENTRY_WORDS)
 INDEX = types.NamedTuple(
     (
         write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64),
@@ -124,8 +127,8 @@ def second_bucket(index, key, first):
     """Return the second candidate bucket of a key, which is another one of the same partition."""
     start = partition_of(index, key) * index.size
     other = (((key * GOLDEN) >> np.uint64(32)) * (index.size - np.uint64(1))) >> np.uint64(32)
-    place = first - start + np.uint64(1) + other
-    return start + (place - index.size if place >= index.size else place)
+    offset = first - start + np.uint64(1) + other
+    return start + (offset - index.size if offset >= index.size else offset)
 
 
 @inlined
@@ -200,9 +203,9 @@ def seek(index, keys, start, stop):
 
 
 @inlined
-def confirm_slot(index, key, table, place):
+def confirm_slot(index, key, table, position):
     """Return the slot of (key, table), or NOWHERE, given what `seek` wrote at a place of the scratch memory."""
-    slot = index.scratch[place]
+    slot = index.scratch[position]
     if slot != NOWHERE and (not index.several or index.tables[row_at(index, slot)] == table):
         return slot
     return slot_of(index, key, table, first_bucket(index, key))

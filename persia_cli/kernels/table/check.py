@@ -39,15 +39,15 @@ INDEX_COUNTS = types.NamedUniTuple(write(U64), 2, IndexCounts)
 
 
 @kernel(types.int64(INDEX, U64, U64, INDEX_COUNTS), for_=TAKE_OVER)
-def check_index(index, own, capacity, counts):
+def check_index(index, partitions, capacity, counts):
     """Check each slot of all buckets and count rows; return SOUND or the kind of the first fault.
 
-    The server has `own` partitions, and rows must be below `capacity`. The tables of rows are not checked.
+    The server has `partitions` partitions, and rows must be below `capacity`. The tables of rows are not checked.
     Slots are filled from the first on; a key lies in its partition, in its first bucket, or in the second if the first
     is full or buckets are few; no row belongs to two slots. `index.fill` gets the number of rows of each partition,
     up to the first fault.
     """
-    for partition in range(own):
+    for partition in range(partitions):
         before = counts.fault[1]
         for bucket in range(partition * index.size, (partition + np.uint64(1)) * index.size):
             bits = taken(index, bucket)
@@ -55,8 +55,8 @@ def check_index(index, own, capacity, counts):
                 counts.fault[0] = bucket * np.uint64(SLOTS)
                 return GAP
             # The bits of seen rows are at random places in memory: the processor continues while it waits for them.
-            for place in range(bits_set(bits)):
-                slot = bucket * np.uint64(SLOTS) + place
+            for number in range(bits_set(bits)):
+                slot = bucket * np.uint64(SLOTS) + number
                 fault = _check_slot(index, partition, capacity, bucket, slot, counts.seen)
                 if fault != SOUND:
                     counts.fault[0] = slot

@@ -16,12 +16,11 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from persia_cli.kernels.rows.rows import LANES, ROWS, ZERO, send_row
+from persia_cli.kernels.rows.rows import ROWS, ZERO, copy_words, send_row
 from persia_cli.kernels.table.buckets import INDEX, NOWHERE, first_bucket, last_used_word, slot_of
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import read_file
 from persia_cli.kernels.toolchain.needs import COLD_ROWS
-from persia_cli.kernels.toolchain.simd import load, store
 
 F32, U16, U32, U64, I64 = types.float32, types.uint16, types.uint32, types.uint64, types.int64
 BLOCK_HEAD, RECORD_HEAD = np.uint64(4), np.uint64(6)
@@ -30,8 +29,6 @@ LAST_USED, USES, TABLE = np.uint64(2), np.uint64(3), np.uint64(4)
 """Words of a record's head behind its key."""
 COUNT_BITS = np.uint64(8)
 """Lowest bits of a block's second uint64, with its number of records."""
-FIRST, ROOM = 0, 1
-"""Places in `ColdLog.buffer`."""
 ONE, TWO, SIX = np.uint64(1), np.uint64(2), np.uint64(6)
 SIXTY_THREE = np.uint64(63)
 CANNOT_READ, DAMAGED = -1, -2
@@ -47,8 +44,10 @@ class ColdLog(NamedTuple):
     longs: NDArray[np.uint64]
     filled: NDArray[np.int64]
     """int64[1]: number of records in the buffer; it lasts longer than the process, as the buffer does."""
-    buffer: NDArray[np.int64]
-    """int64[2]: the buffer's first record, and the number of records for which it has space."""
+    buffer_first: NDArray[np.int64]
+    """int64[1]: the buffer's first record."""
+    buffer_space: NDArray[np.int64]
+    """int64[1]: number of records for which the buffer has space."""
     keys: NDArray[np.uint64]
     """uint64[slots]: the index's keys."""
     records: NDArray[np.uint32]
@@ -68,8 +67,8 @@ class ColdLog(NamedTuple):
 
 COLD = types.NamedTuple(
     (
-        write(F32), write(U32), write(U64), write(I64), write(I64), write(U64), write(U32), write(U64), write(I64),
-        U64, U64, U64, U64,
+        write(F32), write(U32), write(U64), write(I64), write(I64), write(I64), write(U64), write(U32), write(U64),
+        write(I64), U64, U64, U64, U64,
     ),
     ColdLog,
 )  # fmt: skip
@@ -79,30 +78,30 @@ def no_log() -> ColdLog:
     """Return the log of a store whose rows never leave memory for a disk."""
     longs, counts, none = np.empty(0, np.uint64), np.empty(0, np.int64), np.uint64(0)
     words, marks = np.empty(0, np.float32), np.empty(0, np.uint32)
-    return ColdLog(words, marks, longs, counts, counts, longs, marks, longs, counts, none, none, none, none)
+    return ColdLog(words, marks, longs, counts, counts, counts, longs, marks, longs, counts, none, none, none, none)
 
 
 @inlined
 def is_full(cold):
     """Return whether there is a log whose buffer has no space for another record."""
-    return cold.filled.size > 0 and cold.filled[0] >= cold.buffer[ROOM]
+    return cold.filled.size > 0 and cold.filled[0] >= cold.buffer_space[0]
 
 
 @inlined
-def _record_at(cold, place):
+def _record_at(cold, position):
     """Return the first word of a record of the buffer."""
-    block = place // cold.per_block
-    return block * cold.block_words + BLOCK_HEAD + (place - block * cold.per_block) * (RECORD_HEAD + cold.width)
+    block = position // cold.per_block
+    return block * cold.block_words + BLOCK_HEAD + (position - block * cold.per_block) * (RECORD_HEAD + cold.width)
 
 
 @helper
-def copy_to_log(cold, place, index, slot, row, rows):
+def copy_to_log(cold, position, index, slot, row, rows):
     """Write the row of a slot of the index to a place of the buffer, which does not count yet."""
-    at = _record_at(cold, np.uint64(place))
+    at = _record_at(cold, np.uint64(position))
     key = index.buckets[(slot >> TWO) * np.uint64(8) + (slot & np.uint64(3))]
     _write_head(cold, at, key, index.marks[last_used_word(slot)], index.tables[row])
     cold.marks[at + USES] = index.uses[row] if index.uses.size else np.uint32(0)
-    _copy_words(rows.arena, np.uint64(row) * rows.width, cold.words, at + RECORD_HEAD, rows.width)
+    copy_words(rows.arena, np.uint64(row) * rows.width, cold.words, at + RECORD_HEAD, rows.width)
 
 
 @inlined
@@ -111,13 +110,6 @@ def _write_head(cold, at, key, last_used, table):
     cold.marks[at + LAST_USED] = last_used
     cold.marks[at + TABLE] = np.uint32(table)
     cold.marks[at + TABLE + ONE] = np.uint32(0)
-
-
-@inlined
-def _copy_words(source, at, target, to, count):
-    for word in range(ZERO, count, LANES):
-        lanes = np.int64(count - word)
-        store(target, to + word, load(source, at + word, lanes), lanes)
 
 
 # The index
@@ -135,9 +127,9 @@ def _after(cold, slot):
 
 
 @helper
-def add_to_index(cold, key, place):
+def add_to_index(cold, key, position):
     """Make the buffer's record at a place the live one of its key."""
-    _add(cold, key, np.uint64(cold.buffer[FIRST] + place))
+    _add(cold, key, np.uint64(cold.buffer_first[0] + position))
 
 
 @helper
@@ -175,20 +167,20 @@ def remove_from_index(cold, key, record):
 
 
 @kernel(types.int64(COLD, read(U64), write(I64), write(I64)), for_=COLD_ROWS)
-def find_records(cold, keys, places, records):
-    """List each live record of each key, and the key's place; return their number, at most the size of `places`.
+def find_records(cold, keys, positions, records):
+    """List each live record of each key, and the key's place; return their number, at most the size of `positions`.
 
     Keys of several tables may be equal, so a record need not be of the wanted table.
     """
-    found = ZERO
+    count = ZERO
     for i in range(np.uint64(keys.size)):
         slot = _home(cold, keys[i])
         while cold.records[slot] != 0:
-            if cold.keys[slot] == keys[i] and found < np.uint64(places.size):
-                places[found], records[found] = i, np.int64(cold.records[slot]) - 1
-                found += ONE
+            if cold.keys[slot] == keys[i] and count < np.uint64(positions.size):
+                positions[count], records[count] = i, np.int64(cold.records[slot]) - 1
+                count += ONE
             slot = _after(cold, slot)
-    return np.int64(found)
+    return np.int64(count)
 
 
 # Blocks
@@ -238,26 +230,26 @@ def read_records(cold, files, records, first, last, scratch, words, out):
     memory. Records of the buffer are copied from there. Return 0, CANNOT_READ or DAMAGED.
     """
     size, present = RECORD_HEAD + cold.width, NOWHERE
-    buffered = cold.buffer[FIRST]
+    buffered = cold.buffer_first[0]
     for i in range(np.uint64(first), np.uint64(last)):
         record = records[i]
         if buffered <= record < buffered + cold.filled[0]:
-            _copy_words(cold.words, _record_at(cold, np.uint64(record - buffered)), out, i * size, size)
+            copy_words(cold.words, _record_at(cold, np.uint64(record - buffered)), out, i * size, size)
             continue
         segment = np.uint64(record) // cold.per_segment
         in_segment = np.uint64(record) - segment * cold.per_segment
         block = in_segment // cold.per_block
-        place = in_segment - block * cold.per_block
-        if present != np.uint64(record) - place:
+        in_block = in_segment - block * cold.per_block
+        if present != np.uint64(record) - in_block:
             nbytes = cold.block_words * np.uint64(4)
             if read_file(files[segment], scratch, ZERO, nbytes, np.int64(block * nbytes)) != np.int64(nbytes):
                 return CANNOT_READ
             if scratch[0] != _checksum(scratch, ZERO, cold.block_words >> ONE):
                 return DAMAGED
-            present = np.uint64(record) - place
-        if place >= scratch[1] & np.uint64(2**8 - 1):
+            present = np.uint64(record) - in_block
+        if in_block >= scratch[1] & np.uint64(2**8 - 1):
             return DAMAGED
-        _copy_words(words, BLOCK_HEAD + place * size, out, i * size, size)
+        copy_words(words, BLOCK_HEAD + in_block * size, out, i * size, size)
     return 0
 
 
@@ -267,13 +259,13 @@ def append_rows(cold, keys, tables, last_used, uses, words, first):
     for i in range(np.uint64(first), np.uint64(keys.size)):
         if is_full(cold):
             return np.int64(i)
-        place = cold.filled[0]
-        at = _record_at(cold, np.uint64(place))
+        position = cold.filled[0]
+        at = _record_at(cold, np.uint64(position))
         _write_head(cold, at, keys[i], last_used[i], tables[i])
         cold.marks[at + USES] = uses[i]
-        _copy_words(words, i * cold.width, cold.words, at + RECORD_HEAD, cold.width)
-        cold.filled[0] = place + 1
-        add_to_index(cold, keys[i], place)
+        copy_words(words, i * cold.width, cold.words, at + RECORD_HEAD, cold.width)
+        cold.filled[0] = position + 1
+        add_to_index(cold, keys[i], position)
     return np.int64(keys.size)
 
 
@@ -285,8 +277,8 @@ def move_records(cold, words, marks, longs, first_record, first, drop, dropped):
     records that blocks may have. `dropped`, int64[tables], counts dropped records.
     """
     size = RECORD_HEAD + cold.width
-    places = (np.uint64(words.size) // cold.block_words) * cold.per_block
-    for i in range(np.uint64(first), places):
+    records = (np.uint64(words.size) // cold.block_words) * cold.per_block
+    for i in range(np.uint64(first), records):
         record = np.uint64(first_record) + i
         if (cold.live[record >> SIX] >> (record & SIXTY_THREE)) & ONE == ZERO:
             continue
@@ -298,11 +290,11 @@ def move_records(cold, words, marks, longs, first_record, first, drop, dropped):
         if drop:
             dropped[marks[at + TABLE]] += 1
         else:
-            place = cold.filled[0]
-            _copy_words(words, at, cold.words, _record_at(cold, np.uint64(place)), size)
-            cold.filled[0] = place + 1
-            add_to_index(cold, key, place)
-    return np.int64(places)
+            position = cold.filled[0]
+            copy_words(words, at, cold.words, _record_at(cold, np.uint64(position)), size)
+            cold.filled[0] = position + 1
+            add_to_index(cold, key, position)
+    return np.int64(records)
 
 
 @kernel(types.void(COLD, INDEX, read(U32), read(U64), I64, I64, write(U16)), for_=COLD_ROWS)
@@ -320,13 +312,13 @@ def rebuild(cold, index, marks, longs, first_record, count, tables):
         if count >= 0:
             in_block = np.uint64(max(np.int64(0), min(np.int64(cold.per_block), count - np.int64(start))))
         for i in range(in_block):
-            place = start + in_block - ONE - i
-            at = _record_at(cold, place)
+            position = start + in_block - ONE - i
+            at = _record_at(cold, position)
             key, table = longs[at >> ONE], np.uint16(marks[at + TABLE])
             if slot_of(index, key, table, first_bucket(index, key)) == NOWHERE and not _is_known(
                 cold, key, table, tables
             ):
-                tables[_add(cold, key, np.uint64(first_record) + place)] = table
+                tables[_add(cold, key, np.uint64(first_record) + position)] = table
 
 
 @helper

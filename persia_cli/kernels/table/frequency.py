@@ -79,22 +79,22 @@ def count_at_last_use(words, last_used, epoch_bits, counts):
 
 
 @kernel(types.int64(*[read(types.uint64)] + [write(types.uint64)] * 3), for_=SAVING)
-def used_lines(sketch, places, epochs, counts):
+def used_lines(sketch, numbers, epochs, counts):
     """Copy the lines with counts of a part of a sketch: place, epoch and counters; return their number.
 
     The arrays have space for all lines and one more: uint64[n], uint64[n] and uint64[7 * n].
     """
-    found = np.uint64(0)
+    count = np.uint64(0)
     for line in range(np.uint64(0), np.uint64(sketch.size) // WORDS):
         any_ = np.uint64(0)
-        places[found], epochs[found] = line, sketch[line * WORDS]
+        numbers[count], epochs[count] = line, sketch[line * WORDS]
         for word in range(np.uint64(1), WORDS):
             value = sketch[line * WORDS + word]
-            counts[found * (WORDS - np.uint64(1)) + word - np.uint64(1)] = value
+            counts[count * (WORDS - np.uint64(1)) + word - np.uint64(1)] = value
             any_ |= value
         # Written before the test: a mispredicted branch takes longer.
-        found += np.uint64(any_ != np.uint64(0))
-    return found
+        count += np.uint64(any_ != np.uint64(0))
+    return count
 
 
 @inlined
@@ -144,7 +144,7 @@ def _counter(spread, quarter):
 def count_without_row(index, key, step, target, to):
     """Count the look-up of a key without a row; return its frequency, the present look-up included.
 
-    The key's line after that is written to words target[to:to + 8]: to its own place, or to a note.
+    The key's line after that is written to words target[to:to + 8]: to its own place, or to an entry.
     """
     at, epoch = line_of(index, key), np.uint64(step) >> index.epoch_bits
     before = index.sketch[at]
@@ -154,14 +154,14 @@ def count_without_row(index, key, step, target, to):
         target[to + word] = halved(index.sketch[at + word], times)
     spread, lowest = mix(key), MOST
     for quarter in range(4):
-        place = _counter(spread, quarter)
-        word, shift = to + np.uint64(1) + (place >> np.uint64(3)), np.uint64(8) * (place & np.uint64(7))
+        counter = _counter(spread, quarter)
+        word, shift = to + np.uint64(1) + (counter >> np.uint64(3)), np.uint64(8) * (counter & np.uint64(7))
         lowest = min(lowest, (target[word] >> shift) & MOST)
     if lowest == MOST:
         return MOST
     for quarter in range(4):
-        place = _counter(spread, quarter)
-        word, shift = to + np.uint64(1) + (place >> np.uint64(3)), np.uint64(8) * (place & np.uint64(7))
+        counter = _counter(spread, quarter)
+        word, shift = to + np.uint64(1) + (counter >> np.uint64(3)), np.uint64(8) * (counter & np.uint64(7))
         if (target[word] >> shift) & MOST == lowest:
             target[word] += np.uint64(1) << shift
     return lowest + np.uint64(1)

@@ -15,43 +15,32 @@ from persia_cli.kernels.table.buckets import (
     touch,
 )
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
-from persia_cli.kernels.toolchain.needs import COLD_ROWS, SAVING, SERVER, TAKE_OVER, TRAINING
+from persia_cli.kernels.toolchain.needs import COLD_ROWS, SERVER, TAKE_OVER, TRAINING
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 
 
 @kernel(types.int64(read(U64), read(U16), read(U8), U64, U64, U64), for_=SERVER)
-def first_foreign(keys, tables, members, first, partitions, own):
+def first_foreign(keys, tables, members, first, partitions, count):
     """Return the position of the first key that does not belong to this server and group, or -1.
 
-    The server has `own` partitions from `first` on; members[t] is 1 if table t is in the group.
+    The server has `count` partitions from `first` on; members[t] is 1 if table t is in the group.
     """
     foreign = False
     for i in range(np.uint64(keys.size)):
-        foreign |= _is_foreign(keys[i], tables[i], members, first, partitions, own)
+        foreign |= _is_foreign(keys[i], tables[i], members, first, partitions, count)
     if foreign:
         for i in range(np.uint64(keys.size)):
-            if _is_foreign(keys[i], tables[i], members, first, partitions, own):
+            if _is_foreign(keys[i], tables[i], members, first, partitions, count):
                 return np.int64(i)
     return np.int64(-1)
 
 
 @inlined
-def _is_foreign(key, table, members, first, partitions, own):
+def _is_foreign(key, table, members, first, partitions, count):
     partition = ((key >> np.uint64(32)) * partitions) >> np.uint64(32)
     last = np.uint64(members.size - 1)
-    return (partition - first >= own) | (table > last) | (members[min(np.uint64(table), last)] == 0)
-
-
-@kernel(types.void(INDEX, read(U64), read(U16), write(I64)), for_=SAVING)
-def find(index, keys, tables, rows):
-    """Write the row of each (key, table), or -1; the index is not changed."""
-    for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
-        stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
-        seek(index, keys, start, stop)
-        for i in range(start, stop):
-            slot = confirm_slot(index, keys[i], tables[i], i - start)
-            rows[i] = -1 if slot == NOWHERE else row_at(index, slot)
+    return (partition - first >= count) | (table > last) | (members[min(np.uint64(table), last)] == 0)
 
 
 @kernel(types.void(INDEX, read(U64), read(U16), U32, write(I64)), for_=(TAKE_OVER, COLD_ROWS))
@@ -69,14 +58,14 @@ def find_and_touch(index, keys, tables, step, rows):
 
 
 @kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)), for_=TRAINING)
-def same_keys(keys, tables, found_keys, found_tables, found_rows):
+def same_keys(keys, tables, earlier_keys, earlier_tables, earlier_rows):
     """Compare keys with those of a look-up: return 0 if they differ, 1 if some have no row, 2 if all have one."""
-    if keys.size != found_keys.size:
+    if keys.size != earlier_keys.size:
         return 0
     same, all_there = True, True
     for i in range(np.uint64(keys.size)):
-        same &= (keys[i] == found_keys[i]) & (tables[i] == found_tables[i])
-        all_there &= found_rows[i] >= 0
+        same &= (keys[i] == earlier_keys[i]) & (tables[i] == earlier_tables[i])
+        all_there &= earlier_rows[i] >= 0
     return (2 if all_there else 1) if same else 0
 
 

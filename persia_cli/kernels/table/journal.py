@@ -3,14 +3,14 @@
 A process that is killed leaves its memory as its last instruction left it: every store before that one, in the order of
 the machine code, is there, and none after it. No cache needs to be flushed for that, and only the compiler can change
 the order. So a kernel writes down each step that changes more than one word, then `publish` stores one word that makes
-the note valid, and then it does the step. Two notes alternate, so that the next one can be written while the last one
-is valid.
+the entry valid, and then it does the step. Two entries alternate, so that the next one can be written while the last
+one is valid.
 
-- Undo: an update notes the row that it will change, and its old content. A repair writes that back.
-- Redo: a look-up notes all stores that give a new key its row: the keys that move, the counts, the row. A repair
+- Undo: an update logs the row that it will change, and its old content. A repair writes that back.
+- Redo: a look-up logs all stores that give a new key its row: the keys that move, the counts, the row. A repair
   repeats them.
 
-Look-ups always write notes, by which they give a new key its row. Updates write them only if `KernelJournal.rows` has
+Look-ups always write entries, by which they give a new key its row. Updates write them only if `KernelJournal.rows` has
 space, in a memory file: they would cost up to a quarter of an update.
 """
 
@@ -30,15 +30,15 @@ U64, F32 = types.uint64, types.float32
 PROGRESS = np.uint64(0)
 """The word of `KernelJournal.words` of the work in progress: flags | group << GROUP | position in the request."""
 UNDO = np.uint64(1)
-"""The first of two alternating words of `KernelJournal.words`: the position in the arena of the noted row."""
+"""The first of two alternating words of `KernelJournal.words`: the position in the arena of the logged row."""
 IDLE = np.uint64(1 << 63)
-"""Flag: all positions before this one are done, this one has not begun, and no note is valid."""
+"""Flag: all positions before this one are done, this one has not begun, and no entry is valid."""
 ADDING = np.uint64(1 << 62)
 """Flag: a look-up has found all known keys, and gives rows to new ones; positions are those among the new ones."""
 GROUP = np.uint64(40)
 """Lowest bit of the number of the feature group."""
-NOTE = np.uint64(128)
-"""Words of the note of an insert: those of `Entry`, then three for each slot that is written."""
+ENTRY_WORDS = np.uint64(128)
+"""Words of the entry of an insert: those of `Entry`, then three for each slot that is written."""
 WORDS_OF_SLOT = np.uint64(3)
 """Slot, key, and row + 1 | step of last use << 32."""
 NONE = np.uint64(2**64 - 1)
@@ -47,7 +47,7 @@ FOUR = np.uint64(4)
 
 
 class Entry(NamedTuple):
-    """The parts of the note of an insert: as values of `ENTRY`, their first words."""
+    """The parts of the entry of an insert: as values of `ENTRY`, their first words."""
 
     writes: np.uint64
     """Number of slots that are written."""
@@ -91,9 +91,9 @@ class KernelJournal(NamedTuple):
     """uint64[3] or more, shared by all groups of the shard; see PROGRESS and UNDO."""
     rows: NDArray[np.float32]
     """float32[2 * words of a row, rounded up to 16]: the old content of the changed row, alternating. It is empty if
-    no process could restore it; then updates note nothing."""
-    notes: NDArray[np.uint64]
-    """uint64[2 * NOTE], shared by all groups: the notes of new keys, alternating."""
+    no process could restore it; then updates log nothing."""
+    entries: NDArray[np.uint64]
+    """uint64[2 * ENTRY_WORDS], shared by all groups: the entries of new keys, alternating."""
     group: np.uint64
     """Number of the group << GROUP."""
 
@@ -105,7 +105,7 @@ class KernelProgress(NamedTuple):
     """The work in progress, decoded from the word of a journal."""
 
     idle: bool
-    """True if no note is valid."""
+    """True if no entry is valid."""
     adding: bool
     """True if a look-up was giving rows to new keys."""
     group: int
@@ -150,7 +150,7 @@ def _copy_line(source, at, target, to):
 
 @inlined
 def log_undo(journal, rows, at, position):
-    """Note the content of the row that starts at word `at` before the update at a position changes it."""
+    """Log the content of the row that starts at word `at` before the update at a position changes it."""
     turn = position & np.uint64(1)
     to = turn * (np.uint64(journal.rows.size) >> np.uint64(1))
     journal.words[UNDO + turn] = at
@@ -176,22 +176,27 @@ def log_undo(journal, rows, at, position):
 @inlined
 def record_skip(journal, position, flags):
     """Record that nothing changes at a position."""
-    # Notes alternate by position: without this word, the next note but one would overwrite the valid one.
+    # Entries alternate by position: without this word, the next entry but one would overwrite the valid one.
     publish(journal.words, PROGRESS, IDLE | flags | journal.group | (position + np.uint64(1)))
 
 
 @inlined
-def note_of(position):
-    """Return the first word of the note of the new key at a position."""
-    return (position & np.uint64(1)) * NOTE
+def entry_at(position):
+    """Return the first word of the entry of the new key at a position."""
+    return (position & np.uint64(1)) * ENTRY_WORDS
+
+
+@inlined
+def content_at(journal, base):
+    """Return the position in `KernelJournal.rows` of the row that belongs to the entry that begins at word `base`."""
+    return (np.uint64(journal.rows.size) >> np.uint64(1)) * np.uint64(base != ZERO)
 
 
 @helper
-def log_slot(journal, base, slot, key, mark, last_used):
-    """Add the store of a slot to the note that begins at word `base`."""
-    notes = journal.notes
-    at = base + ENTRY.slots + WORDS_OF_SLOT * notes[base + ENTRY.writes]
-    notes[at] = slot
-    notes[at + np.uint64(1)] = key
-    notes[at + np.uint64(2)] = np.uint64(mark) | (np.uint64(last_used) << np.uint64(32))
-    notes[base + ENTRY.writes] += np.uint64(1)
+def log_slot(entries, base, slot, key, mark, last_used):
+    """Add the store of a slot to the entry that begins at word `base`."""
+    at = base + ENTRY.slots + WORDS_OF_SLOT * entries[base + ENTRY.writes]
+    entries[at] = slot
+    entries[at + np.uint64(1)] = key
+    entries[at + np.uint64(2)] = np.uint64(mark) | (np.uint64(last_used) << np.uint64(32))
+    entries[base + ENTRY.writes] += np.uint64(1)

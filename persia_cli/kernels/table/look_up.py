@@ -3,7 +3,7 @@
 import numpy as np
 from numba import types
 
-from persia_cli.kernels.rows.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
+from persia_cli.kernels.rows.rows import NO_ROW, ROWS, copy_words, prefetch_words, send_row, send_rows
 from persia_cli.kernels.table.arguments import REQUEST, TABLE
 from persia_cli.kernels.table.buckets import (
     CHUNK,
@@ -20,36 +20,38 @@ from persia_cli.kernels.table.buckets import (
     slot_of,
     touch,
 )
-from persia_cli.kernels.table.cold import is_full
+from persia_cli.kernels.table.cold import RECORD_HEAD, USES, is_full, remove_from_index
 from persia_cli.kernels.table.frequency import count_use, is_counted, prefetch_line
-from persia_cli.kernels.table.journal import ADDING, IDLE, PROGRESS, note_of, publish, record_skip
-from persia_cli.kernels.table.new_keys import carry_out_note, counts_new, log_insert
+from persia_cli.kernels.table.journal import ADDING, ENTRY, IDLE, PROGRESS, content_at, entry_at, publish, record_skip
+from persia_cli.kernels.table.new_keys import carry_out_entry, counts_new, log_insert, log_returned
 from persia_cli.kernels.table.slots import EVICT_LFU, EVICT_LRU, least_used
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch
 from persia_cli.kernels.toolchain.needs import COLD_ROWS, SERVER, TAKE_OVER, TRAINING
 
-U16, U64, I64 = types.uint16, types.uint64, types.int64
+F32, U16, U32, U64, I64 = types.float32, types.uint16, types.uint32, types.uint64, types.int64
 FAR, NEAR = np.uint64(16), np.uint64(8)
 """Number of new keys ahead whose candidate buckets, or whose rows to evict, are prefetched."""
 
 
 RESULT = types.UniTuple(I64, 2)
 """Rows in use, and the position at which the kernel stopped."""
+NO_SPACE = -1
+"""Position if a row cannot return, because all rows that it could replace are in use."""
 
 
 @kernel(types.void(INDEX, ROWS, read(U64), read(U16), I64, write(I64), write(U16)), for_=SERVER)
-def read_rows(index, rows, keys, tables, wire, found, out):
-    """Send the row of each (key, table), zeros if it has none; the index is not changed. `found` gets the rows."""
+def read_rows(index, rows, keys, tables, wire, numbers, out):
+    """Send the row of each (key, table), zeros if it has none; the index is not changed. `numbers` gets the rows."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
             slot = confirm_slot(index, keys[i], tables[i], i - start)
-            found[i] = NO_ROW
+            numbers[i] = NO_ROW
             if slot != NOWHERE:
-                found[i] = row_at(index, slot)
-        send_rows(rows, found, start, stop, out, wire)
+                numbers[i] = row_at(index, slot)
+        send_rows(rows, numbers, start, stop, out, wire)
 
 
 @kernel(RESULT(TABLE, REQUEST, I64), for_=TRAINING)
@@ -57,7 +59,7 @@ def look_up(table, request, used):
     """Send the row of each (key, table) and give rows to new keys; return the rows in use, and where it stopped.
 
     `used` is the number of rows in use before. Rows of a snapshot that new keys evict are copied to `table.old`, which
-    has space for them. The journal notes how each new key gets its row. The second value is the number of new keys, or
+    has space for them. The journal has how each new key gets its row. The second value is the number of new keys, or
     the position of the first for which the buffer of the cold log had no space: `finish_look_up` does the rest.
     """
     # First all known keys are served and their steps of last use raised to `step`, then new keys get rows. So no new
@@ -112,11 +114,11 @@ def _fullest(index):
 
 
 @helper
-def _count_uses(index, capacity, keys, step, found, start, stop):
+def _count_uses(index, capacity, keys, step, rows, start, stop):
     """Count the look-ups of rows found[start:stop] (-1 for none), of partitions that are nearly full."""
     for i in range(start, stop):
-        if found[i] >= 0 and is_counted(index.fill[partition_of(index, keys[i])], capacity):
-            count_use(index, found[i], step)
+        if rows[i] >= 0 and is_counted(index.fill[partition_of(index, keys[i])], capacity):
+            count_use(index, rows[i], step)
 
 
 @helper
@@ -159,8 +161,8 @@ def _prefetch_victim(index, rows, key, step, rules):
         two = second_bucket(index, key, one)
         if rules.policy == EVICT_LFU:
             for bucket in (one, two):
-                for place in range(np.uint64(SLOTS)):
-                    prefetch(index.uses, np.uint64(max(np.int64(0), row_at(index, bucket * np.uint64(SLOTS) + place))))
+                for slot in range(bucket * np.uint64(SLOTS), (bucket + np.uint64(1)) * np.uint64(SLOTS)):
+                    prefetch(index.uses, np.uint64(max(np.int64(0), row_at(index, slot))))
             return
         slot = least_used(index, one, two, step, rules)
         if slot != NOWHERE and rules.policy == EVICT_LRU:
@@ -172,7 +174,7 @@ def _prefetch_victim(index, rows, key, step, rules):
 
 @helper
 def _admit(table, key, number, step, look_up, used, position):
-    """Give a new key of table `number` a row, and note all changes first; return the row, -1 if it gets none.
+    """Give a new key of table `number` a row, and log all changes first; return the row, -1 if it gets none.
 
     `position` is that of the key among the new ones, `look_up` the number of the look-up.
     """
@@ -180,7 +182,44 @@ def _admit(table, key, number, step, look_up, used, position):
     if slot != NOWHERE:
         record_skip(table.journal, position, ADDING)
         return row_at(table.index, slot)
-    base = note_of(position)
+    base = entry_at(position)
     log_insert(table, base, key, number, step, used)
     publish(table.journal.words, PROGRESS, ADDING | table.journal.group | position)
-    return carry_out_note(table, base, look_up)
+    return carry_out_entry(table, base, look_up)
+
+
+# Rows that return from the cold log to memory before a request uses them
+
+
+@kernel(RESULT(TABLE, REQUEST, read(I64), read(F32), read(U32), I64), for_=COLD_ROWS)
+def bring_back(table, request, records, words, marks, used):
+    """Give rows in memory to keys, with the content of their records; return the rows in use, and where it stopped.
+
+    `words` and `marks` are the records one after the other. Rows last used before `step` may be evicted, and steps of
+    last use become `step`. The second value is the position at which the buffer was full, the number of keys, or
+    NO_SPACE. The entries of the journal are as those of a look-up; a repeat after a kill brings back the rest.
+    """
+    index, rows, cold, journal, step = table.index, table.rows, table.cold, table.journal, request.step
+    size = RECORD_HEAD + rows.width
+    for i in range(np.uint64(request.keys.size)):
+        if is_full(cold):
+            record_skip(journal, i - np.uint64(1), ADDING)
+            return used, np.int64(i)
+        key, number = request.keys[i], request.tables[i]
+        slot = slot_of(index, key, number, first_bucket(index, key))
+        if slot != NOWHERE:
+            touch(index, slot, step)
+            record_skip(journal, i, ADDING)
+            continue
+        base = entry_at(i)
+        copy_words(words, i * size + RECORD_HEAD, journal.rows, content_at(journal, base), rows.width)
+        if not log_returned(table, base, key, number, step, used):
+            record_skip(journal, i - np.uint64(1), ADDING)
+            return used, np.int64(NO_SPACE)
+        journal.entries[base + ENTRY.uses] = np.uint64(marks[i * size + USES])
+        publish(journal.words, PROGRESS, ADDING | journal.group | i)
+        row = carry_out_entry(table, base, request.number)
+        used = max(used, row + 1)
+        remove_from_index(cold, key, np.uint64(records[i]))
+    record_skip(journal, np.uint64(request.keys.size) - np.uint64(1), ADDING)
+    return used, np.int64(request.keys.size)

@@ -19,6 +19,7 @@ from persia_cli.kernels.rows.rows import (
     TWO,
     ZERO,
     RowArena,
+    copy_words,
     embedding_lanes,
     prefetch_words,
 )
@@ -45,30 +46,30 @@ AHEAD = np.uint64(64)
 NEAR = np.uint64(32)
 """The same number for rows that are copied without a loop."""
 NONE = -1
-"""End of a chain of places."""
+"""End of a chain of cells."""
 
 
 class OldRows(NamedTuple):
-    """Memory for old rows of a snapshot; all arrays are empty while there is none."""
+    """Memory for old rows of a snapshot, one in each cell; all arrays are empty while there is none."""
 
     saved: NDArray[np.uint8]
     """uint8[rows in use at the snapshot]: 1 for rows that are saved."""
     keys: NDArray[np.uint64]
-    """uint64[places]; `last_used`, `uses` (both uint32) and `tables` (uint16) have as many."""
+    """uint64[cells]; `last_used`, `uses` (both uint32) and `tables` (uint16) have as many."""
     last_used: NDArray[np.uint32]
     uses: NDArray[np.uint32]
     """As in the index; 0 if it does not have them."""
     tables: NDArray[np.uint16]
     words: NDArray[np.float32]
-    """float32[places * width]: the row's words in the arena."""
+    """float32[cells * width]: the row's words in the arena."""
     free: NDArray[np.int64]
-    """int64[places]: the free places; the last one is taken next."""
+    """int64[cells]: the free cells; the last one is taken next."""
     counts: NDArray[np.int64]
-    """int64[2]: number of free places, and of rows that are not saved."""
+    """int64[2]: number of free cells, and of rows that are not saved."""
     heads: NDArray[np.int64]
-    """int64[partitions]: place of the last copied row of each of the server's partitions, NONE without one."""
+    """int64[partitions]: cell of the last copied row of each of the server's partitions, NONE without one."""
     following: NDArray[np.int64]
-    """int64[places]: place of the row copied before of the same partition, or NONE."""
+    """int64[cells]: cell of the row copied before of the same partition, or NONE."""
 
 
 OLD_ROWS = types.NamedTuple(
@@ -88,31 +89,28 @@ def must_save(old, row):
 
 @helper
 def copy_row(index, rows, old, slot, row):
-    """Copy the present row of a slot; there must be a free place."""
+    """Copy the present row of a slot; there must be a free cell."""
     old.counts[0] -= 1
     old.counts[1] -= 1
-    place = old.free[old.counts[0]]
+    cell = old.free[old.counts[0]]
     old.saved[row] = 1
     key = index.buckets[(slot >> np.uint64(2)) * KEYS + (slot & np.uint64(3))]
     partition = partition_of(index, key)
-    old.following[place] = old.heads[partition]
-    old.heads[partition] = place
-    old.keys[place] = key
-    old.tables[place] = index.tables[row]
-    old.last_used[place] = index.marks[last_used_word(slot)]
+    old.following[cell] = old.heads[partition]
+    old.heads[partition] = cell
+    old.keys[cell] = key
+    old.tables[cell] = index.tables[row]
+    old.last_used[cell] = index.marks[last_used_word(slot)]
     if index.uses.size:
-        old.uses[place] = index.uses[row]
-    at, to = np.uint64(row) * rows.width, np.uint64(place) * rows.width
-    for word in range(ZERO, rows.width, LANES):
-        lanes = np.int64(rows.width - word)
-        store(old.words, to + word, load(rows.arena, at + word, lanes), lanes)
+        old.uses[cell] = index.uses[row]
+    copy_words(rows.arena, np.uint64(row) * rows.width, old.words, np.uint64(cell) * rows.width, rows.width)
 
 
 @kernel(types.int64(INDEX, ROWS, OLD_ROWS, read(U64), read(U16), I64), for_=SAVING)
 def copy_before_write(index, rows, old, keys, tables, first):
     """Copy the rows of (key, table) from position `first` on, which are about to change.
 
-    Return the position of the first row without a free place, or the number of keys.
+    Return the position of the first row without a free cell, or the number of keys.
     """
     for start in range(np.uint64(first), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -162,7 +160,7 @@ class Listed(NamedTuple):
     last_used: NDArray[np.uint32]
     uses: NDArray[np.uint32]
     sources: NDArray[np.int64]
-    """The position of each row's words: row number, or -1 - place for copied rows."""
+    """The position of each row's words: row number, or -1 - cell for copied rows."""
 
 
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
@@ -173,10 +171,10 @@ def list_rows(index, old, first, last, since, listed):
     """List the rows of the snapshot in the partitions [first, last), counted from the server's own first one.
 
     `listed` must have space for one more than all of them. Rows last used before step `since` are omitted. Return the
-    number of rows listed. All of them count as saved, and the places of copied rows are free: the caller must take
+    number of rows listed. All of them count as saved, and the cells of copied rows are free: the caller must take
     their values before the store changes.
     """
-    found, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
+    count, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
     for i in range(size):
         if i + AHEAD < size:
             _prefetch_facts(index, old, np.uint64(listed.sources[i + AHEAD]))
@@ -185,19 +183,19 @@ def list_rows(index, old, first, last, since, listed):
             old.saved[row] = 1
             old.counts[1] -= 1
             uses = index.uses[row] if index.uses.size else np.uint32(0)
-            found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since)
+            count = _list(listed, count, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since)
     for partition in range(first, last):
-        place = old.heads[partition]
+        cell = old.heads[partition]
         old.heads[partition] = NONE
-        while place != NONE:
-            found = _list(
-                listed, found, old.keys[place], old.tables[place], old.last_used[place], old.uses[place], -1 - place,
+        while cell != NONE:
+            count = _list(
+                listed, count, old.keys[cell], old.tables[cell], old.last_used[cell], old.uses[cell], -1 - cell,
                 since,
             )  # fmt: skip
-            old.free[old.counts[0]] = place
+            old.free[old.counts[0]] = cell
             old.counts[0] += 1
-            place = old.following[place]
-    return found
+            cell = old.following[cell]
+    return count
 
 
 @inlined
@@ -226,15 +224,74 @@ def _prefetch_facts(index, old, row):
 
 
 @inlined
-def _list(listed, found, key, table, last_used, uses, source, since):
-    """List a row at place `found` unless it is too old; return the next place."""
-    listed.keys[found], listed.tables[found] = key, table
-    listed.last_used[found], listed.uses[found], listed.sources[found] = last_used, uses, source
-    return found + np.int64(last_used >= since)
+def _list(listed, count, key, table, last_used, uses, source, since):
+    """List a row at position `count` unless it is too old; return the next position."""
+    listed.keys[count], listed.tables[count] = key, table
+    listed.last_used[count], listed.uses[count], listed.sources[count] = last_used, uses, source
+    return count + np.int64(last_used >= since)
+
+
+@kernel(types.void(LISTED, I64, LISTED, write(I64)), for_=SAVING)
+def order_rows(listed, size, ordered, starts):
+    """Write the first `size` rows of a list to another one, ordered by key, then table number.
+
+    `starts`, int64 of at least 2, is scratch memory: the more it has, the faster the sort.
+    """
+    # Keys are hashes, so they are spread evenly between the lowest and the highest. The range is divided into equal
+    # parts; rows are distributed by part, and the few rows of a part sorted by insertion. That takes a third of the
+    # time of a general sort. Keys of any other kind are ordered as well, but slowly.
+    if size == 0:
+        return
+    low = high = listed.keys[0]
+    for i in range(size):
+        low, high = min(low, listed.keys[i]), max(high, listed.keys[i])
+    shift = np.uint64(0)
+    while (high - low) >> shift >= np.uint64(starts.size):
+        shift += np.uint64(1)
+    starts[:] = 0
+    for i in range(size):
+        starts[(listed.keys[i] - low) >> shift] += 1
+    at = 0
+    for part in range(starts.size):
+        rows = starts[part]
+        starts[part] = at
+        at += rows
+    for i in range(size):
+        part = (listed.keys[i] - low) >> shift
+        to = starts[part]
+        starts[part] = to + 1
+        _copy_facts(listed, i, ordered, to)
+    for i in range(1, size):
+        if _is_before(ordered.keys[i], ordered.tables[i], ordered, i - 1):
+            _insert_in_order(ordered, i)
+
+
+@inlined
+def _copy_facts(source, i, target, to):
+    target.keys[to], target.tables[to] = source.keys[i], source.tables[i]
+    target.last_used[to], target.uses[to], target.sources[to] = source.last_used[i], source.uses[i], source.sources[i]
+
+
+@inlined
+def _is_before(key, table, rows, i):
+    """Return whether a row comes before row `i`."""
+    return key < rows.keys[i] or (key == rows.keys[i] and table < rows.tables[i])
+
+
+@inlined
+def _insert_in_order(rows, i):
+    """Move row `i` to its position among those before it, which are in order."""
+    key, table, last_used, uses, source = rows.keys[i], rows.tables[i], rows.last_used[i], rows.uses[i], rows.sources[i]
+    to = i
+    while to > 0 and _is_before(key, table, rows, to - 1):
+        _copy_facts(rows, to - 1, rows, to)
+        to -= 1
+    rows.keys[to], rows.tables[to] = key, table
+    rows.last_used[to], rows.uses[to], rows.sources[to] = last_used, uses, source
 
 
 @kernel(types.void(ROWS, OLD_ROWS, read(I64), read(I64), write(F32)), for_=SAVING)
-def take_rows(rows, old, sources, states, values):
+def copy_rows(rows, old, sources, states, values):
     """Copy rows, as float32, from their `sources`: all embeddings, then for each state all its values.
 
     `states` has the columns of each of the optimizer's states; the size of `values` is n * (dim + columns).
@@ -250,9 +307,9 @@ def take_rows(rows, old, sources, states, values):
                 prefetch_to_l2(rows.arena, at)
                 prefetch_to_l2(rows.arena, at + LINE)
             if sources[i] >= 0:
-                _take_two_lines(rows.arena, np.uint64(sources[i]) * TWO * LANES, values, i, size)
+                _copy_two_lines(rows.arena, np.uint64(sources[i]) * TWO * LANES, values, i, size)
             else:
-                _take_two_lines(old.words, np.uint64(-1 - sources[i]) * TWO * LANES, values, i, size)
+                _copy_two_lines(old.words, np.uint64(-1 - sources[i]) * TWO * LANES, values, i, size)
         return
     for i in range(size):
         if i + AHEAD < size and sources[i + AHEAD] >= 0:
@@ -260,20 +317,20 @@ def take_rows(rows, old, sources, states, values):
             for word in range(ZERO, rows.width, LINE):
                 prefetch_to_l2(rows.arena, at + word)
         if sources[i] >= 0:
-            _take(rows, np.uint64(sources[i]) * rows.width, states, values, i, size)
+            _copy_values(rows, np.uint64(sources[i]) * rows.width, states, values, i, size)
         else:
-            _take(copied, np.uint64(-1 - sources[i]) * rows.width, states, values, i, size)
+            _copy_values(copied, np.uint64(-1 - sources[i]) * rows.width, states, values, i, size)
 
 
 @inlined
-def _take_two_lines(words, at, values, i, size):
+def _copy_two_lines(words, at, values, i, size):
     """Copy the row that begins at word `at`, whose embedding and state are a cache line each, as row `i` of `size`."""
     store(values, i * LANES, load(words, at, 16), 16)
     store(values, (size + i) * LANES, load(words, at + LANES, 16), 16)
 
 
 @inlined
-def _take(rows, at, states, values, i, size):
+def _copy_values(rows, at, states, values, i, size):
     """Copy the row that begins at word `at` as row `i` of `size`."""
     to = i * rows.dim
     for column in range(ZERO, rows.dim, LANES):
@@ -282,9 +339,6 @@ def _take(rows, at, states, values, i, size):
     start, state_at = size * rows.dim, at + rows.state_at
     for state in range(states.size):
         columns = np.uint64(states[state])
-        to = start + i * columns
-        for column in range(ZERO, columns, LANES):
-            lanes = np.int64(columns - column)
-            store(values, to + column, load(rows.arena, state_at + column, lanes), lanes)
+        copy_words(rows.arena, state_at, values, start + i * columns, columns)
         start += size * columns
         state_at += columns

@@ -10,14 +10,12 @@ from numba import types
 from numpy.typing import NDArray
 
 from persia_cli.kernels.table.buckets import (
+    ENTRY_AT,
     FEW,
     INDEX,
     KEYS,
-    LAST_USED,
-    MARKS,
     NOWHERE,
     PATHS,
-    ROWS,
     SLOTS,
     first_bucket,
     last_used_word,
@@ -29,7 +27,7 @@ from persia_cli.kernels.table.buckets import (
     taken,
 )
 from persia_cli.kernels.table.frequency import frequency
-from persia_cli.kernels.table.journal import log_slot
+from persia_cli.kernels.table.journal import ENTRY, WORDS_OF_SLOT, log_slot
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import lowest_bit, prefetch
 
@@ -81,16 +79,18 @@ def key_at(index, slot):
 
 
 @inlined
-def put(index, slot, key, mark, last_used):
-    """Write a slot: its key, its row + 1 (0 to empty it), and its step of last use."""
-    bucket, place = slot >> np.uint64(2), slot & np.uint64(3)
-    index.buckets[bucket * KEYS + place] = key
-    index.marks[bucket * MARKS + ROWS + place] = mark
-    index.marks[bucket * MARKS + LAST_USED + place] = last_used
+def write_slots(index, entries, base):
+    """Write the slots of the entry that begins at word `base`."""
+    for i in range(entries[base + ENTRY.writes]):
+        at = base + ENTRY.slots + WORDS_OF_SLOT * i
+        slot, mark_and_step = entries[at], entries[at + TWO]
+        index.buckets[(slot >> TWO) * KEYS + (slot & np.uint64(3))] = entries[at + np.uint64(1)]
+        index.marks[row_word(slot)] = np.uint32(mark_and_step & np.uint64(2**32 - 1))
+        index.marks[last_used_word(slot)] = np.uint32(mark_and_step >> np.uint64(32))
 
 
 class Claim(NamedTuple):
-    """A slot for a new key, found without a change of the index; `make_room` or `log_room` must follow."""
+    """A slot for a new key, found without a change of the index; `log_room` must follow."""
 
     slot: np.uint64
     """An empty slot, that of the key whose row the new key gets, or one whose key moves; NOWHERE if there is none."""
@@ -119,9 +119,9 @@ def _find_path(index, one, other, evicts, step, rules):
     at = np.uint64(0)
     while at < known:
         bucket = paths[TWO * at + np.uint64(1)]
-        for place in range(np.uint64(SLOTS)):
-            slot = bucket * np.uint64(SLOTS) + place
-            key = index.buckets[bucket * KEYS + place]
+        for number in range(np.uint64(SLOTS)):
+            slot = bucket * np.uint64(SLOTS) + number
+            key = index.buckets[bucket * KEYS + number]
             home = first_bucket(index, key)
             away = second_bucket(index, key, home) if home == bucket else home
             # The bucket that a key leaves stays full, as `buckets` requires: the next key of the path, or finally the
@@ -134,7 +134,7 @@ def _find_path(index, one, other, evicts, step, rules):
             elif not is_whole:
                 return Claim(slot, NOWHERE, at, _empty_slot(index, away, away))
             if is_whole and known < np.uint64(PATHS):
-                paths[TWO * known] = (at << TWO) | place
+                paths[TWO * known] = (at << TWO) | number
                 paths[TWO * known + np.uint64(1)] = away
                 known += np.uint64(1)
         at += np.uint64(1)
@@ -157,54 +157,31 @@ def _last_of_bucket(index, slot):
 
 
 @helper
-def make_room(index, claim):
-    """Make the moves of a claim; return the slot for the new key, which the caller must write."""
+def log_room(entries, base, index, claim):
+    """Write the moves of a claim to the entry that begins at word `base`; return the slot for the new key."""
     if claim.last != NOWHERE:
         # From the end of the path back to its start: each key goes to the slot that was just left, so at every moment
         # each key is in the index.
-        entry, slot, target = claim.last, claim.slot, claim.end
-        _copy_slot(index, slot, target)
-        while entry >= TWO:
-            target = slot
-            entry, slot = _slot_before(index, entry)
-            _copy_slot(index, slot, target)
-        return slot
-    if claim.loser != NOWHERE and claim.loser != claim.slot:
-        last = _last_of_bucket(index, claim.loser)
-        _copy_slot(index, last, claim.loser)
-        index.marks[row_word(last)] = np.uint32(0)
-    return claim.slot
-
-
-@helper
-def log_room(journal, base, index, claim):
-    """Write the moves of a claim to the note that begins at word `base`; return the slot for the new key."""
-    if claim.last != NOWHERE:
         # No bucket is on the path twice, since a search in breadth finds the path without the detour first. So logged
         # moves may all read the state before the first move.
         entry, slot, target = claim.last, claim.slot, claim.end
-        _log_copy(journal, base, index, slot, target)
+        _log_copy(entries, base, index, slot, target)
         while entry >= TWO:
             target = slot
             entry, slot = _slot_before(index, entry)
-            _log_copy(journal, base, index, slot, target)
+            _log_copy(entries, base, index, slot, target)
         return slot
     if claim.loser != NOWHERE and claim.loser != claim.slot:
         last = _last_of_bucket(index, claim.loser)
-        _log_copy(journal, base, index, last, claim.loser)
-        log_slot(journal, base, last, key_at(index, last), np.uint32(0), index.marks[last_used_word(last)])
+        _log_copy(entries, base, index, last, claim.loser)
+        log_slot(entries, base, last, key_at(index, last), np.uint32(0), index.marks[last_used_word(last)])
     return claim.slot
 
 
 @inlined
-def _copy_slot(index, source, target):
-    put(index, target, key_at(index, source), index.marks[row_word(source)], index.marks[last_used_word(source)])
-
-
-@inlined
-def _log_copy(journal, base, index, source, target):
+def _log_copy(entries, base, index, source, target):
     key, mark, last_used = key_at(index, source), index.marks[row_word(source)], index.marks[last_used_word(source)]
-    log_slot(journal, base, target, key, mark, last_used)
+    log_slot(entries, base, target, key, mark, last_used)
 
 
 @inlined
@@ -353,6 +330,9 @@ def insert(index, keys, tables, last_used, used, rules, counts, rows):
                 used += 1
                 index.fill[partition_of(index, keys[i])] += np.int32(1)
             counts.loaded[tables[i]] += 1
-            put(index, make_room(index, claim), keys[i], np.uint32(rows[i] + 1), last_used[i])
+            index.scratch[ENTRY_AT + ENTRY.writes] = np.uint64(0)
+            slot = log_room(index.scratch, ENTRY_AT, index, claim)
+            log_slot(index.scratch, ENTRY_AT, slot, keys[i], np.uint32(rows[i] + 1), last_used[i])
+            write_slots(index, index.scratch, ENTRY_AT)
             index.tables[rows[i]] = tables[i]
     return used

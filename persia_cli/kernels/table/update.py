@@ -38,20 +38,20 @@ def _updater(name, change_row):
     def change_rows(table, request, plain, short, rows, rule, gradients, start, stop):
         """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound."""
         # `plain` and `short` are constants at each call, so that the code they exclude is not compiled.
-        journal, found, counts = table.journal, request.found.rows, table.counts
+        journal, numbers, counts = table.journal, request.found.rows, table.counts
         undoes = journal.rows.size > 0
         for i in range(start, stop):
             if short:
-                prefetch_far(rows, found, i + FAR, stop)
+                prefetch_far(rows, numbers, i + FAR, stop)
             else:
-                prefetch_later(rows, found, i, stop, rows.width)
+                prefetch_later(rows, numbers, i, stop, rows.width)
             at = i * rows.dim
-            if found[i] < 0:
+            if numbers[i] < 0:
                 counts.missing_gradients[request.tables[i]] += 1
                 if undoes and i >= request.done:
                     record_skip(journal, i, ZERO)
                 continue
-            row_at = start_of(rows, found[i])  # before the journal is written, after which it would be read again
+            row_at = start_of(rows, numbers[i])  # before the journal is written, after which it would be read again
             scale = scale_of(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
                 counts.refused_gradients[request.tables[i]] += 1
@@ -71,19 +71,19 @@ def _updater(name, change_row):
 
     def update(table, request, rule, gradients):
         """Apply the optimizer to the rows found with gradients (flat [n, dim]); row -1 is skipped and counted."""
-        rows, found = table.rows, request.found.rows
+        rows, numbers = table.rows, request.found.rows
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
         size = np.uint64(request.keys.size)
         if plain and rows.dim == LANES and rows.width == short_width:
             short = RowArena(rows.arena, short_width, LANES, LANES, FLOAT32, rows.line)
             for i in range(FAR):
-                prefetch_far(short, found, i, size)
+                prefetch_far(short, numbers, i, size)
             change_rows(table, request, True, True, short, rule, gradients, ZERO, size)
             return
         burst = burst_of(rows, rows.width, max(size, np.uint64(1)))
         for start in range(ZERO, size, burst):
             stop = min(start + burst, size)
-            prefetch_first(rows, found, start, stop, rows.width)
+            prefetch_first(rows, numbers, start, stop, rows.width)
             if plain:
                 change_rows(table, request, True, False, rows, rule, gradients, start, stop)
             else:

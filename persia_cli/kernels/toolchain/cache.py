@@ -114,11 +114,11 @@ def can_cache() -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _remove_old_folders(own: Path) -> None:
+def _remove_old_folders(present: Path) -> None:
     """Remove all but the most recently written cache folders; a process that still needs one compiles again."""
-    folders = sorted(own.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    folders = sorted(present.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime, reverse=True)
     for folder in folders[MAX_FOLDERS:]:
-        if folder != own:
+        if folder != present:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -136,11 +136,11 @@ def turn(name: str, wait: bool) -> Iterator[bool]:
         yield True
         return
     with file:
-        own = True
+        is_locked = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            own = False
+            is_locked = False
         except OSError:
             pass  # a file system without locks
-        yield own
+        yield is_locked

@@ -119,8 +119,8 @@ class Kernel:
         with global_compiler_lock:
             if self._ready:
                 return True
-            with nullcontext(True) if is_cached(self.name) else turn(self.name, wait) as own:
-                if own:
+            with nullcontext(True) if is_cached(self.name) else turn(self.name, wait) as is_turn:
+                if is_turn:
                     self._dispatcher.compile(self._signature)
                     self._dispatcher.disable_compile()
                     self._ready = True

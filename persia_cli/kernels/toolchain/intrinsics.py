@@ -31,7 +31,7 @@ def instruction(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Any]
                 value = generate(builder, *arguments)
                 return context.get_dummy_value() if result is types.void else value
 
-            return result(*(own if kind is ARRAY else kind for kind, own in zip(kinds, given, strict=True))), lower
+            return result(*(type_ if kind is ARRAY else kind for kind, type_ in zip(kinds, given, strict=True))), lower
 
         # numba reads the names of an intrinsic's arguments from the signature, and the first is always the context.
         names = list(signature(generate).parameters)[1:]

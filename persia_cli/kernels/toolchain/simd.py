@@ -49,7 +49,7 @@ def _operator(function, instruction):
     @infer_global(function)
     class _Template(AbstractTemplate):
         def generic(self, arguments, keywords):
-            if len(arguments) == 2 and all(isinstance(each, F32x16) for each in arguments):
+            if len(arguments) == 2 and all(isinstance(argument, F32x16) for argument in arguments):
                 return signature(f32x16, *arguments)
             return None
 
@@ -89,17 +89,17 @@ def _first(builder, lanes):
 def read_lanes(builder, data, at, lanes, kind, suffix, align):
     """Read a vector of `kind` from data[at]; all sixteen lanes are one unmasked load."""
     pointer = address(builder, data, at, kind)
-    place = cgutils.alloca_once(builder, kind)
+    result = cgutils.alloca_once(builder, kind)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
         with full:
             value = builder.load(pointer)
             value.align = align
-            builder.store(value, place)
+            builder.store(value, result)
         with part:
             mask, nothing = _first(builder, lanes), kind(None)
             masked = call(builder, f"llvm.masked.load.{suffix}.p0", kind, pointer, I32(align), mask, nothing)
-            builder.store(masked, place)
-    return builder.load(place)
+            builder.store(masked, result)
+    return builder.load(result)
 
 
 def write_lanes(builder, data, at, value, lanes, suffix, align):

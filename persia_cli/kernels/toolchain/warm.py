@@ -18,7 +18,7 @@ def kernels_for(needs: Iterable[str] | None = None) -> list[Kernel]:
     return list(KERNELS) if needs is None else [kernel for kernel in KERNELS if not kernel.needs.isdisjoint(needs)]
 
 
-def warm(needs: Iterable[str] | None = None, after_each: Callable[[], object] = lambda: None) -> None:
+def warm(needs: Iterable[str] | None = None, on_kernel: Callable[[], object] = lambda: None) -> None:
     """Compile the kernels of these needs (None: all), or load them from the cache on disk."""
     needs = None if needs is None else set(needs)
     kernels, left = kernels_for(needs), []
@@ -26,10 +26,10 @@ def warm(needs: Iterable[str] | None = None, after_each: Callable[[], object] = 
     for kernel in kernels:
         if not kernel.compile(wait=False):
             left.append(kernel)
-        after_each()
+        on_kernel()
     for kernel in left:
         kernel.compile()
-        after_each()
+        on_kernel()
     for need in needs or ():
         # The disk may have been full, or the folder removed meanwhile.
         if all(is_cached(kernel.name) for kernel in kernels if need in kernel.needs):

@@ -90,12 +90,12 @@ class EmbeddingServer:
     def _serve(self, run: Run, job: Job) -> None:
         """Compile kernels, load rows, and answer requests until the job is over."""
         if run.embedding.cold is not None:
-            warm([COLD_ROWS], after_each=lambda: self._loop.poll(0))
+            warm([COLD_ROWS], on_kernel=lambda: self._loop.poll(0))
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
             needs = training_needs(kinds, self._shard.memory.outlives)
             needs += [] if is_ready(SAVING) else [SAVING]
-            warm(needs, after_each=lambda: self._loop.poll(0))
+            warm(needs, on_kernel=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
         self._session.counters = self._counters

@@ -122,7 +122,7 @@ def _merge(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArra
     first, count = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
     of = group.partitions * group.sketch_lines
     sketch = store.index.sketch.reshape(-1, WORDS_OF_LINE)
-    store.note_loaded_frequencies()
+    store.mark_frequencies_loaded()
     if of == total:
         mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + count))
         positions = lines[mine].astype(np.int64) - first

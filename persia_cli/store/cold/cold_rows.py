@@ -107,7 +107,8 @@ class ColdRows:
             marks=longs.view(np.uint32),
             longs=longs,
             filled=memory(1, np.int64),
-            buffer=np.zeros(2, np.int64),
+            buffer_first=np.zeros(1, np.int64),
+            buffer_space=np.zeros(1, np.int64),
             keys=zeros(size.slots, np.uint64),
             records=zeros(size.slots, np.uint32),
             live=zeros(-(-size.records // 64), np.uint64),
@@ -180,7 +181,7 @@ class ColdRows:
         else:
             self._set_buffer(opened, blocks)
         tables = np.zeros(log.keys.size, np.uint16)
-        cold.rebuild(log, index, log.marks, log.longs, int(log.buffer[cold.FIRST]), int(log.filled[0]), tables)
+        cold.rebuild(log, index, log.marks, log.longs, int(log.buffer_first[0]), int(log.filled[0]), tables)
         for number in sorted(segments, key=lambda number: -self._sequences[number]):
             for start, blocks_read in self._backwards(segments[number]):
                 first = number * size.per_segment + start * size.per_block
@@ -259,7 +260,7 @@ class ColdRows:
 
     def _explain(self, records: Rows) -> None:
         """Raise DiskError for the first of the records that cannot be read."""
-        first = int(self.log.buffer[cold.FIRST])
+        first = int(self.log.buffer_first[0])
         for record in records.tolist():
             if first <= record < first + self.log.filled[0]:
                 continue
@@ -279,7 +280,7 @@ class ColdRows:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffer to the open segment, and compact others; call it while no note of a journal is valid.
+        """Write the buffer to the open segment, and compact others; call it while no entry of a journal is valid.
 
         Raise DiskError.
         """
@@ -325,7 +326,7 @@ class ColdRows:
                 break
             self._drop(oldest)
         views = content.view(np.float32), content.view(np.uint32), content
-        cold.move_records(self.log, *views, int(self.log.buffer[cold.FIRST]), 0, True, self.dropped)
+        cold.move_records(self.log, *views, int(self.log.buffer_first[0]), 0, True, self.dropped)
         self.log.filled[0] = 0
         return False
 
@@ -338,8 +339,8 @@ class ColdRows:
 
     def _set_buffer(self, number: int, blocks: int) -> None:
         size = self.size
-        self.log.buffer[cold.FIRST] = number * size.per_segment + blocks * size.per_block
-        self.log.buffer[cold.ROOM] = min(size.buffer_blocks, size.segment_blocks - blocks) * size.per_block
+        self.log.buffer_first[0] = number * size.per_segment + blocks * size.per_block
+        self.log.buffer_space[0] = min(size.buffer_blocks, size.segment_blocks - blocks) * size.per_block
 
     def _open_next(self) -> None:
         """Open an empty segment for the buffer, which is empty."""

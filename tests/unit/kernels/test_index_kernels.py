@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from persia_cli.kernels.table import index
 from persia_cli.store.shard import Shard
-from tests.support.shards import SGD, layout_of
+from tests.support.shards import SGD, find_rows, layout_of
 
 
 def store_of(keys, capacity=30, partitions=1):
@@ -21,7 +21,7 @@ def store_of(keys, capacity=30, partitions=1):
 def test_batches_longer_than_a_chunk_are_found_whole(count):
     keys = np.random.default_rng(0).integers(2**64, size=1000, dtype=np.uint64)
     store = store_of(keys[::2].copy(), 2000, 3)
-    found = store.find(keys[:count], np.full(count, 2, np.uint16))
+    found = find_rows(store, keys[:count], np.full(count, 2, np.uint16))
     assert (found >= 0).tolist() == [at % 2 == 0 for at in range(count)]
 
 
@@ -35,7 +35,7 @@ def test_verify_looks_again_for_rows_reused_since(since, age, reuses):
     """Rows of keys 0, 1, …; `reuses` has the last reuse of each, and True if its key is in another row now."""
     keys = np.random.default_rng(0).integers(2**64, size=len(reuses), dtype=np.uint64)
     store, names = store_of(keys), (keys, np.full(keys.size, 2, np.uint16))
-    right = store.find(*names)
+    right = find_rows(store, *names)
     kept = right.copy()
     for at, (when, elsewhere) in enumerate(reuses):
         store.index.reused[right[at]] = (since + when) % 256

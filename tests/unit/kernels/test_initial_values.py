@@ -7,7 +7,7 @@ from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, Row
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows
 from tests import naive, naive_optimizers
-from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, layout_of
+from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, find_rows, layout_of
 
 
 def test_initial_values_are_uniform_and_never_reach_the_bound():
@@ -34,7 +34,7 @@ def test_new_rows_begin_as_the_naive_twins_after_any_content(optimizer, dim, dty
     names = arrays([(naive.mix(id_ ^ TABLES[1].salt), TABLES[1].number) for id_ in ids])
     store.rows.arena[:] = np.nan
     shard.look_up(0, *names, 0, create=True)
-    parts = store.read_rows(store.find(*names))
+    parts = store.read_rows(find_rows(store, *names))
     embedding = naive.initial_rows(SEED, TABLES[1].salt, ids, dim, 1.0)
     np.testing.assert_array_equal(parts["embedding"], naive_optimizers.rounded(embedding, dtype))
     for at in range(len(ids)):

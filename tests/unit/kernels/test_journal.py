@@ -5,7 +5,7 @@ import pytest
 
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
 from persia_cli.kernels.table.arguments import FoundRows, new_request
-from persia_cli.kernels.table.journal import NOTE, KernelJournal
+from persia_cli.kernels.table.journal import ENTRY_WORDS, KernelJournal
 from persia_cli.kernels.table.update import UPDATES
 from persia_cli.store.layout import RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
@@ -28,7 +28,7 @@ def test_the_journal_has_the_last_two_rows_unchanged(optimizer: RowOptimizer) ->
         journal = KernelJournal(
             words=np.zeros(3, np.uint64),
             rows=np.full(2 * whole, UNTOUCHED),
-            notes=np.zeros(2 * int(NOTE), np.uint64),
+            entries=np.zeros(2 * int(ENTRY_WORDS), np.uint64),
             group=np.uint64(0),
         )
         table = Shard(layout_of(dim, 8, 1, optimizer, TABLES[:1]), 0, 1).tables[0]._replace(rows=arena, journal=journal)
@@ -37,8 +37,8 @@ def test_the_journal_has_the_last_two_rows_unchanged(optimizer: RowOptimizer) ->
         UPDATES[optimizer.kind](table, request, rule, gradients)
         assert not np.array_equal(words.reshape(ROWS, width)[found], before[found])
         for position in (1, 2):
-            note = journal.rows[(position & 1) * whole :][:whole]
-            assert np.array_equal(note[:width], before[found[position]]), (dim, position)
-            assert (note[width:] == UNTOUCHED).all(), (dim, position)
+            logged = journal.rows[(position & 1) * whole :][:whole]
+            assert np.array_equal(logged[:width], before[found[position]]), (dim, position)
+            assert (logged[width:] == UNTOUCHED).all(), (dim, position)
             assert journal.words[1 + (position & 1)] == found[position] * width
         assert journal.words[0] == 2

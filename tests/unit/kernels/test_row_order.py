@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.table.old_rows import Listed
-from persia_cli.kernels.table.row_order import order_rows
+from persia_cli.kernels.table.old_rows import Listed, order_rows
 
 KEYS = st.integers(0, 2**64 - 1) | st.integers(0, 20) | st.integers(2**64 - 20, 2**64 - 1)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, Schedule
 from persia_cli.store.shard import Shard
 from tests import naive, naive_optimizers, naive_store
-from tests.support.shards import BY_KIND, OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of
+from tests.support.shards import BY_KIND, OPTIMIZERS, SEED, TABLES, arrays, compare, find_rows, layout_of
 
 DTYPES = ["float32", "bfloat16", "float16", "int8"]
 PLAIN = [
@@ -127,7 +127,7 @@ def test_rounding_is_a_function_of_seed_key_and_step_alone(dtype):
         """Rows after one update of each, for any seed of their initial values."""
         shard, _, names = pair(17, optimizer, dtype, 8, seed=seed)
         store = shard.stores[0]
-        rows = store.find(*arrays(names))
+        rows = find_rows(store, *arrays(names))
         store.write_rows(rows, {"embedding": naive.initial_rows(1, 2, range(8), 17, 1.0)})
         places = np.arange(8)[order]
         for part in range(batches):
@@ -144,7 +144,7 @@ def test_rounding_is_a_function_of_seed_key_and_step_alone(dtype):
 def test_rows_and_columns_are_rounded_independently(dtype):
     shard, _, names = pair(65, RowOptimizer("sgd", lr=1.0), dtype, 90)
     store = shard.stores[0]
-    rows = store.find(*arrays(names))
+    rows = find_rows(store, *arrays(names))
     begin, gradients = np.ones((90, 65), np.float32), np.zeros((90, 65), np.float32)
     begin[:, 64] = 127 / 64  # the greatest value of a row, which decides on the steps of int8
     store.write_rows(rows, {"embedding": begin})
@@ -165,7 +165,7 @@ def test_steps_too_small_for_rounding_to_nearest_add_up(dtype, start):
     steps, count, dim = 2000, 8, 17
     shard, _, names = pair(dim, RowOptimizer("sgd", lr=1.0), dtype, count)
     store = shard.stores[0]
-    rows = store.find(*arrays(names))
+    rows = find_rows(store, *arrays(names))
     begin = np.full((count, dim), start, np.float32)
     begin[:, 16] = 4 * start  # the greatest value of a row, which decides on the steps of int8
     begin = naive_optimizers.rounded(begin, dtype)

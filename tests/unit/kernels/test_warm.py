@@ -10,7 +10,7 @@ from persia_cli.kernels.toolchain.warm import warm
 
 def test_warm_compiles_and_reports_every_kernel():
     seen = []
-    warm(after_each=lambda: seen.append(1))
+    warm(on_kernel=lambda: seen.append(1))
     assert len(seen) >= len(KERNELS) == len({kernel.name for kernel in KERNELS}) > 15
     assert all(len(kernel._dispatcher.overloads) == 1 for kernel in KERNELS)
 

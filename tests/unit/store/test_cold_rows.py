@@ -227,7 +227,8 @@ def remove(log, key, record):
 
 def index_alone(slots: int) -> cold.ColdLog:
     return cold.no_log()._replace(
-        buffer=np.zeros(3, np.int64),
+        buffer_first=np.zeros(1, np.int64),
+        buffer_space=np.zeros(1, np.int64),
         keys=np.zeros(slots, np.uint64),
         records=np.zeros(slots, np.uint32),
         live=np.zeros(1, np.uint64),

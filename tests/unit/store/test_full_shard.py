@@ -9,7 +9,7 @@ from persia_cli.store.layout import partition_owners, partitions_for
 from persia_cli.store.shard import Shard
 from persia_cli.wire.message import TableTotals
 from tests import naive_store
-from tests.support.shards import SGD, TABLES, arrays, colliding, compare, layout_of
+from tests.support.shards import SGD, TABLES, arrays, colliding, compare, find_rows, layout_of
 
 
 @pytest.mark.parametrize("capacity", [1_000, 100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
@@ -23,7 +23,7 @@ def test_nothing_is_refused_or_evicted_below_load_0_9(capacity, when_full):
         shard.look_up(0, part, np.zeros(part.size, np.uint16), 1 + start, create=True)
     counters = shard.counters()["user"]
     assert (counters.refused, counters.evicted, counters.rows) == (0, 0, keys.size)
-    assert (shard.stores[0].find(keys, np.zeros(keys.size, np.uint16)) >= 0).all()
+    assert (find_rows(shard.stores[0], keys, np.zeros(keys.size, np.uint16)) >= 0).all()
 
 
 @pytest.mark.parametrize("capacity", [1, 1_000, 20_000])
@@ -34,7 +34,7 @@ def test_a_full_store_that_refuses_answers_zeros_and_counts(capacity):
     tables = np.zeros(keys.size, np.uint16)
     rows = shard.look_up(0, keys, tables, 1, create=True, batch=0).view(np.float32)
     counters = shard.counters()["user"]
-    there = shard.stores[0].find(keys, tables) >= 0
+    there = find_rows(shard.stores[0], keys, tables) >= 0
     assert there.sum() == counters.rows == counters.admitted <= capacity
     assert counters.refused == keys.size - counters.rows
     assert counters.rows >= 0.99 * capacity
@@ -76,7 +76,7 @@ def train(shard, twin, keys, step):
 
 
 def alive(shard, keys):
-    return [row >= 0 for row in shard.stores[0].find(*arrays([(key, 0) for key in keys])).tolist()]
+    return [row >= 0 for row in find_rows(shard.stores[0], *arrays([(key, 0) for key in keys])).tolist()]
 
 
 @settings(max_examples=20)

@@ -13,7 +13,7 @@ from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
 from tests.support.saving import save_shard
-from tests.support.shards import SGD, TABLES, arrays, layout_of
+from tests.support.shards import SGD, TABLES, arrays, find_rows, layout_of
 from tests.unit.store.test_snapshot import alone
 
 ONE = TABLES[:1]
@@ -33,7 +33,7 @@ def look_up(shard, keys, step):
 
 
 def have_rows(shard, keys):
-    return shard.stores[0].find(keys, np.zeros(keys.size, np.uint16)) >= 0
+    return find_rows(shard.stores[0], keys, np.zeros(keys.size, np.uint16)) >= 0
 
 
 def counters(shard):
@@ -139,7 +139,9 @@ def test_counts_come_back_to_the_bit_on_any_number_of_servers(tmp_path, servers,
         keys = keys_by_chance(3000)
         mine = keys[np.isin((keys >> np.uint64(32)) * np.uint64(4) >> np.uint64(32), list(store.partitions))]
         mine = mine[have_rows(shard, mine)]
-        rows, before = (each.stores[0].find(*arrays([(key, 0) for key in mine.tolist()])) for each in (last, shard))
+        rows, before = (
+            find_rows(each.stores[0], *arrays([(key, 0) for key in mine.tolist()])) for each in (last, shard)
+        )
         counts, wanted = store.index.uses[rows], whole.index.uses[before]
         for step in (10, 12, 20):
             steps = np.full(counts.size, step, np.uint32)
@@ -193,7 +195,7 @@ def test_a_cut_has_the_old_sketch_while_every_line_changes(places, monkeypatch):
     monkeypatch.setattr("persia_cli.store.snapshot.PORTION_BYTES", 1000)
     shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu", min_count=2))
     before, lines = shard.stores[0].index.sketch.copy(), []
-    cut, step, keys = shard.begin_snapshot(places=places), 10, keys_by_chance(100_000)[3000:]
+    cut, step, keys = shard.begin_snapshot(cells=places), 10, keys_by_chance(100_000)[3000:]
     cut.make_space = lambda: lines.append(cut.next_portion()[1].lines)
     while not cut.over:
         look_up(shard, keys[step * 40 :][:40], step)
@@ -214,7 +216,7 @@ def test_loaded_counts_are_saved_again_even_with_few_rows(tmp_path):
     load_frequencies(other, tmp_path, Saved(files))
     sketch = other.stores[0].index.sketch
     assert sketch.any()
-    cut = other.begin_snapshot(places=500)
+    cut = other.begin_snapshot(cells=500)
     assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
 
 

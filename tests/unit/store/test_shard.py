@@ -9,7 +9,7 @@ from persia_cli.errors import ConfigError, WireError
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
 from tests import naive, naive_store
-from tests.support.shards import OPTIMIZERS, SEED, SGD, TABLES, arrays, colliding, compare, layout_of
+from tests.support.shards import OPTIMIZERS, SEED, SGD, TABLES, arrays, colliding, compare, find_rows, layout_of
 
 IDS = [0, 1, 2, 3, 2**63, 2**64 - 1]
 
@@ -82,7 +82,7 @@ def test_admission_is_a_pure_function_of_the_id_and_admits_its_share(share):
     names, shard = names_of(range(count)), Shard(layout, 0, 1)
     for start in [*range(0, count, 3000)] * 2:
         shard.look_up(0, *arrays(names[start : start + 3000]), 0, create=True)
-    admitted = shard.stores[0].find(*arrays(names)) >= 0
+    admitted = find_rows(shard.stores[0], *arrays(names)) >= 0
     assert abs(admitted.mean() - share) <= 4 * np.sqrt(share * (1 - share) / count)
     assert shard.counters()["user"].refused == 0
     table = layout.groups[0].tables[0]

@@ -181,7 +181,7 @@ def test_a_shortage_of_space_is_reported_early() -> None:
     ids = np.arange(12, dtype=np.uint64)
     keys, tables = naive.keys_of(TABLES[0].salt, ids.tolist()), np.zeros(12, np.uint16)
     driver.shard.look_up(0, keys, tables, 1, True)
-    cut = driver.shard.begin_snapshot(places=4)
+    cut = driver.shard.begin_snapshot(cells=4)
     assert cut.has_space(0, keys[:4], tables[:4])
     assert not cut.has_space(0, keys[:5], tables[:5])
     driver.shard.look_up(0, keys[:4], tables[:4], 2, True)

@@ -9,7 +9,7 @@ from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from tests import naive_store
-from tests.support.shards import OPTIMIZERS, SGD, TABLES, arrays, colliding, compare, layout_of, rows_in
+from tests.support.shards import OPTIMIZERS, SGD, TABLES, arrays, colliding, compare, find_rows, layout_of, rows_in
 
 EDGES = [0, 2**64 - 1, 2**32, 2**63]
 WIRES = ["float32", "bfloat16", "float16"]
@@ -112,7 +112,7 @@ class Life(RuleBasedStateMachine):
         block = encode_rows(gradients, self.group.wire)
         store = self.shard.stores[0]
         words = store.rows.arena.reshape(-1, self.group.width).view(np.uint32)
-        own = store.find(*arrays(names))
+        own = find_rows(store, *arrays(names))
         others = np.setdiff1d(np.arange(len(words)), own)
         before = words[others].tobytes()
         self.shard.update(0, *arrays(names), block, step, batch)
@@ -147,7 +147,7 @@ class Life(RuleBasedStateMachine):
             assert sum(map(len, buckets)) <= self.group.rows_per_partition
         store, alive = self.shard.stores[0], {row.name for row in self.twin.rows()}
         names = [(key, table.number) for key in self.keys for table in self.group.tables]
-        found = store.find(*arrays(names))
+        found = find_rows(store, *arrays(names))
         assert [row >= 0 for row in found.tolist()] == [name in alive for name in names]
         assert np.unique(found[found >= 0]).size == len(alive) == store.used
 

@@ -17,7 +17,7 @@ from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, Ta
 from persia_cli.store.shard import Shard
 from tests import naive
 from tests.support.saving import save_shard
-from tests.support.shards import BY_KIND
+from tests.support.shards import BY_KIND, find_rows
 from tests.unit.store.test_snapshot import TABLES, layout_of, save, trained
 
 NEW = ("a", "x", "y", "c")
@@ -135,7 +135,7 @@ def test_new_rows_make_old_ones_go_first(tmp_path):
     fresh = naive.keys_of(TABLES[0].salt, list(range(100, 124)))
     for step, key in enumerate(fresh):
         begun_shard.look_up(0, fresh[step : step + 1], tables[:1], step + 1, True)
-        assert begun_shard.stores[0].find(fresh[: step + 1], tables[: step + 1]).min() >= 0, key
+        assert find_rows(begun_shard.stores[0], fresh[: step + 1], tables[: step + 1]).min() >= 0, key
     counters = begun_shard.counters()["a"]
     assert counters.evicted > 0
     assert counters.refused == 0
