@@ -13,7 +13,7 @@ from persia_cli.errors import CheckpointError
 from persia_cli.kernels.batch.pool import MODES, pool_forward, sequence_forward
 from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.serving.frozen_index import WORDS
-from persia_cli.kernels.serving.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, read_frozen
+from persia_cli.kernels.serving.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, new_row, read_frozen
 from persia_cli.serving.description import FrozenFeature, FrozenGroup, Missing, ModelDescription
 
 Inputs = dict[str, NDArray[Any]]
@@ -69,10 +69,9 @@ class GroupReader:
             total=np.uint64(group.rows),
             form=FORMS[group.form],
             seed=np.uint64(seed % 2**64),
-            trained=FORMS[group.trained],
+            new=new_row(group.dim, group.trained),
             keys=np.empty(entries, np.uint64),
             rows=np.empty(entries, np.int64),
-            halves=np.empty(group.dim, np.uint16),
             pair=np.empty(2, np.float32),
         )
         self._rounds = np.maximum(self._known.rounds, 1)

@@ -11,15 +11,14 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from persia_cli.kernels.rows.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
+from persia_cli.kernels.rows.halves import load_bfloat16, load_float16
 from persia_cli.kernels.rows.hashing import keys_of_id, mix, unmix
-from persia_cli.kernels.rows.int8 import int8_scale, load_int8, store_int8
-from persia_cli.kernels.rows.splitmix import GOLDEN
+from persia_cli.kernels.rows.rows import CODES, ROWS, RowArena, begin_row, embedding_lanes
 from persia_cli.kernels.serving.frozen_index import ABSENT, fetch_home, row_of
-from persia_cli.kernels.table.new_keys import ADMISSION
+from persia_cli.kernels.table.new_keys import draw
 from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.toolchain.intrinsics import prefetch
-from persia_cli.kernels.toolchain.simd import greater_magnitude, greatest_magnitude, load, load_scalar, splat, store
+from persia_cli.kernels.toolchain.simd import load, load_scalar, store
 
 U8, U16, U32, U64, I64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64, types.float32
 FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 = 0, 1, 2, 3, 4
@@ -64,16 +63,20 @@ class Frozen(NamedTuple):
     """One of `FORMS`."""
     seed: np.uint64
     """The training run's seed."""
-    trained: int
-    """The format in which rows were stored during training; new rows begin with values rounded to it."""
+    new: RowArena
+    """One row in the format of training: ids without a row begin with values rounded to it. It has no states."""
     keys: NDArray[np.uint64]
     """uint64[n], n at least the rows per id: entries that are fetched before the first of them is read."""
     rows: NDArray[np.int64]
     """int64[n]."""
-    halves: NDArray[np.uint16]
-    """uint16[dim]."""
     pair: NDArray[np.float32]
     """float32[2]."""
+
+
+def new_row(dim: int, dtype: str) -> RowArena:
+    """Return the memory of a row of this dtype in training, without states."""
+    arena, line = np.empty(dim + 2, np.float32), np.empty(dim, np.float32)
+    return RowArena(arena, np.uint64(dim + 2), np.uint64(dim), np.uint64(dim + 2), CODES[dtype], line)
 
 
 FEATURES = types.NamedTuple(
@@ -83,7 +86,7 @@ FEATURES = types.NamedTuple(
     ),
     FrozenFeatures,
 )
-FROZEN = types.NamedTuple((U64, U64, U64, I64, U64, I64, write(U64), write(I64), write(U16), write(F32)), Frozen)
+FROZEN = types.NamedTuple((U64, U64, U64, I64, U64, ROWS, write(U64), write(I64), write(F32)), Frozen)
 
 
 @kernel(I64(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, types.boolean, write(F32), write(I64)))
@@ -194,31 +197,11 @@ def _begin(frozen, features, f, key, out, to):
     """Write the embedding that training would return for a key at its first look-up."""
     dim, bound, salt = frozen.dim, features.bound[f], features.salt[f]
     id_ = unmix(key) ^ salt
-    table = mix(mix(frozen.seed) ^ salt)
-    if bound < 0 or mix(table ^ id_ ^ ADMISSION) >> np.uint64(40) >= features.admission[f]:
+    if bound < 0 or draw(frozen.seed, salt, id_) >= features.admission[f]:
         for column in range(dim):
             out[to + column] = np.float32(0.0)
         return
-    start, scale = mix(table ^ id_), bound * np.float32(2.0**-23)
-    for column in range(dim):
-        bits = np.int32(mix(start + (column + ONE) * GOLDEN) >> np.uint64(40))
-        out[to + column] = np.float32(bits - np.int32(2**23)) * scale
-    if frozen.trained == FLOAT32:
-        return
-    scale = np.float32(1.0)
-    if frozen.trained == INT8:
-        greatest = splat(np.float32(0.0))
-        for column in range(ZERO, dim, LANES):
-            greatest = greater_magnitude(greatest, load(out, to + column, np.int64(dim - column)))
-        scale = int8_scale(greatest_magnitude(greatest))
+    begin_row(frozen.new, 0, frozen.seed, salt, id_, bound, frozen.pair)
     for column in range(ZERO, dim, LANES):
         lanes = np.int64(dim - column)
-        if frozen.trained == BFLOAT16:
-            store_bfloat16(frozen.halves, column, load(out, to + column, lanes), lanes)
-            store(out, to + column, load_bfloat16(frozen.halves, column, lanes), lanes)
-        elif frozen.trained == INT8:
-            store_int8(frozen.halves, column >> ONE, load(out, to + column, lanes) / splat(scale), lanes)
-            store(out, to + column, load_int8(frozen.halves, column >> ONE, lanes) * splat(scale), lanes)
-        else:
-            store_float16(frozen.halves, column, load(out, to + column, lanes), lanes)
-            store(out, to + column, load_float16(frozen.halves, column, lanes), lanes)
+        store(out, to + column, embedding_lanes(frozen.new, ZERO, column, lanes), lanes)

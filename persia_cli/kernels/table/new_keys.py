@@ -28,17 +28,9 @@ ADMISSION = np.uint64(0xD1B54A32D192ED03)
 
 
 @inlined
-def draw(row_init, key, table):
-    """Return the 24-bit random number by which an id is admitted or not."""
-    salt = row_init.salts[table]
-    return mix(mix(mix(row_init.seed) ^ salt) ^ unmix(key) ^ salt ^ ADMISSION) >> np.uint64(40)
-
-
-@inlined
-def initialize_row(rows, row_init, row, key, table):
-    """Write the initial values of a key's row."""
-    salt = row_init.salts[table]
-    begin_row(rows, row, row_init.seed, salt, unmix(key) ^ salt, row_init.bounds[table], row_init.states)
+def draw(seed, salt, id_):
+    """Return the 24-bit random number by which an id of the table of a salt is admitted or not."""
+    return mix(mix(mix(seed) ^ salt) ^ id_ ^ ADMISSION) >> np.uint64(40)
 
 
 GOT_ROW, NO_SPACE, LEFT_OUT, RETURNED = (np.uint64(i) for i in range(4))
@@ -60,7 +52,8 @@ def log_insert(table, base, key, number, step, used):
     """Write the entry of a new key of table `number`, from word `base` on: row, slots, and each count's new value."""
     entries, index, rules, counts = table.journal.entries, table.index, table.rules, table.counts
     _begin_entry(entries, base, key, number)
-    admitted = draw(rules, key, number) < rules.admission[number]
+    salt = rules.salts[number]
+    admitted = draw(rules.seed, salt, unmix(key) ^ salt) < rules.admission[number]
     times = np.uint64(1)
     if admitted and counts_new(table, key, number):
         entries[base + ENTRY.line] = line_of(index, key)
@@ -167,7 +160,8 @@ def carry_out_entry(table, base, look_up):
         copy_words(table.journal.rows, at, rows.arena, np.uint64(row) * rows.width, rows.width)
     else:
         counts.admitted[number] = count
-        initialize_row(rows, table.rules, row, key, number)
+        rules, salt = table.rules, table.rules.salts[number]
+        begin_row(rows, row, rules.seed, salt, unmix(key) ^ salt, rules.bounds[number], rules.states)
     return row
 
 

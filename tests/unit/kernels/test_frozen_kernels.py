@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.kernels.serving.frozen_index import KEYS, WORDS, fill_buckets
-from persia_cli.kernels.serving.frozen_rows import FORMS, Frozen, FrozenFeatures, find_row, read_frozen
+from persia_cli.kernels.serving.frozen_rows import FORMS, Frozen, FrozenFeatures, find_row, new_row, read_frozen
 from persia_cli.serving.description import stride_of
 from persia_cli.serving.row_forms import encoded
 from tests import naive, naive_frozen
@@ -97,8 +97,8 @@ def tables(draw):
     rare = draw(st.integers(0, 220))
     find_row(features, np.concatenate(words), np.uint64(rare), features.substitute)
     frozen = Frozen(
-        *(np.uint64(dim), np.uint64(stride_of(dim, form)), np.uint64(row), FORMS[form], np.uint64(7), FORMS[trained]),
-        *(np.empty(64, np.uint64), np.empty(64, np.int64), np.empty(dim, np.uint16), np.empty(2, np.float32)),
+        *(np.uint64(dim), np.uint64(stride_of(dim, form)), np.uint64(row), FORMS[form], np.uint64(7)),
+        *(new_row(dim, trained), np.empty(64, np.uint64), np.empty(64, np.int64), np.empty(2, np.float32)),
     )
     begin = None if bound < 0 else (7, bound, admission, trained)
     return features, frozen, words, values, ([known[table] for table in read], begin, rare, rounds), ids, offsets, size
