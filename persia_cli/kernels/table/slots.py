@@ -97,7 +97,7 @@ class Claim(NamedTuple):
     loser: np.uint64
     """The slot of the key whose row the new key gets; NOWHERE for an unused row."""
     last: np.uint64
-    """The entry of `Index.scratch` of the last bucket of a path of moves; NOWHERE without one."""
+    """The node of a search (`_find_path`) that has the last bucket of a path of moves; NOWHERE without one."""
     end: np.uint64
     """The slot to which the key at `slot` moves along a path, after which those before it follow."""
 
@@ -111,14 +111,14 @@ def _find_path(index, one, other, evicts, step, rules):
     # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
     # to four others, and so on: a tree of buckets. The first of them with an empty slot ends the shortest path. A
     # random walk, which is simpler, moves more keys and may not end.
-    # `scratch` is the queue of a search in breadth, two words an entry: the entry and slot whose key would move here
+    # `scratch` is the queue of a search in breadth, two words a node: the node and slot whose key would move here
     # (parent << 2 | slot), then the bucket.
-    paths = index.scratch
-    paths[1], paths[3] = one, other
+    nodes = index.scratch
+    nodes[1], nodes[3] = one, other
     known = np.uint64(2)
     at = np.uint64(0)
     while at < known:
-        bucket = paths[TWO * at + np.uint64(1)]
+        bucket = nodes[TWO * at + np.uint64(1)]
         for number in range(np.uint64(SLOTS)):
             slot = bucket * np.uint64(SLOTS) + number
             key = index.buckets[bucket * KEYS + number]
@@ -134,17 +134,17 @@ def _find_path(index, one, other, evicts, step, rules):
             elif not is_whole:
                 return Claim(slot, NOWHERE, at, _empty_slot(index, away, away))
             if is_whole and known < np.uint64(PATHS):
-                paths[TWO * known] = (at << TWO) | number
-                paths[TWO * known + np.uint64(1)] = away
+                nodes[TWO * known] = (at << TWO) | number
+                nodes[TWO * known + np.uint64(1)] = away
                 known += np.uint64(1)
         at += np.uint64(1)
     return Claim(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
 
 
 @inlined
-def _slot_before(index, entry):
-    """Return the entry before one on a path, and the slot there whose key moves to it; the first two have none."""
-    parent = index.scratch[TWO * entry]
+def _slot_before(index, node):
+    """Return the node before one on a path, and the slot there whose key moves to it; the first two have none."""
+    parent = index.scratch[TWO * node]
     before = parent >> TWO
     return before, index.scratch[TWO * before + np.uint64(1)] * np.uint64(SLOTS) + (parent & np.uint64(3))
 
@@ -161,14 +161,13 @@ def log_room(entries, base, index, claim):
     """Write the moves of a claim to the entry that begins at word `base`; return the slot for the new key."""
     if claim.last != NOWHERE:
         # From the end of the path back to its start: each key goes to the slot that was just left, so at every moment
-        # each key is in the index.
-        # No bucket is on the path twice, since a search in breadth finds the path without the detour first. So logged
-        # moves may all read the state before the first move.
-        entry, slot, target = claim.last, claim.slot, claim.end
+        # each key is in the index. No bucket is on the path twice, since a search in breadth finds the path without the
+        # detour first. So logged moves may all read the state before the first move.
+        node, slot, target = claim.last, claim.slot, claim.end
         _log_copy(entries, base, index, slot, target)
-        while entry >= TWO:
+        while node >= TWO:
             target = slot
-            entry, slot = _slot_before(index, entry)
+            node, slot = _slot_before(index, node)
             _log_copy(entries, base, index, slot, target)
         return slot
     if claim.loser != NOWHERE and claim.loser != claim.slot:
@@ -243,12 +242,14 @@ def _least_used_in(index, bucket, step, rules, below):
 def _least_used_elsewhere(index, bucket, step, rules, count):
     """Return the slot of a key of another bucket than this one, last used before `step`, whose row is free to take.
 
-    Return NOWHERE if none was found, or if the first one may not be evicted. Search up to PATHS buckets behind this.
+    Return NOWHERE if none was found, or if the first one may not be evicted. Search up to PATHS buckets behind this, or
+    with `count` ALWAYS the whole partition: then the job ends if there is none.
     """
     # Full buckets are skipped unless buckets are few, since a full bucket must stay full (see `buckets`): keys that
     # overflowed to their second buckets would not be found any more.
     first = bucket - bucket % index.size
-    for _ in range(min(index.size - np.uint64(1), np.uint64(PATHS))):
+    others = index.size - np.uint64(1)
+    for _ in range(others if count >= ALWAYS else min(others, np.uint64(PATHS))):
         bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
         if index.size <= FEW or taken(index, bucket) != np.uint64(15):
             slot, _ = _least_used_in(index, bucket, step, rules, MAX_PRIORITY)
