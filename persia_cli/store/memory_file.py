@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,9 @@ from numpy.typing import DTypeLike, NDArray
 from persia_cli.errors import ConfigError, MemoryFileError, RoleError
 from persia_cli.kernels.toolchain.cache import cache_folder
 from persia_cli.kernels.toolchain.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE, zeros
+
+Memory = Callable[[int, DTypeLike], NDArray[Any]]
+"""A function that returns so many elements of memory, which are zero at first."""
 
 log = logging.getLogger(__name__)
 

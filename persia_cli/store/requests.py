@@ -8,17 +8,14 @@ All of it may lie in a memory file, so that a later process knows which requests
 - The last answer of a rank is complete, or its step is 0.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from persia_cli.errors import MemoryFileError, PoisonError, WireError
-from persia_cli.store.memory_file import LOAD
-
-Array = Callable[[int, DTypeLike], NDArray[Any]]
-"""A function that returns so many elements of memory, which are zero at first."""
+from persia_cli.store.memory_file import LOAD, Memory
 
 LIMIT = 4096
 """Steps that a window may be ahead of its watermark."""
@@ -33,7 +30,7 @@ class AppliedSteps:
     `array` returns memory that is zero at first; no step is applied then.
     """
 
-    def __init__(self, array: Array, ranks: int) -> None:
+    def __init__(self, array: Memory, ranks: int) -> None:
         self._next = array(ranks, np.int64)
         """The step after the watermark of each rank."""
         self._applied = array(ranks * SPAN // WORD, np.uint64).reshape(ranks, -1)
@@ -128,7 +125,7 @@ class ProgressRecord:
 
     def __init__(
         self,
-        array: Array,
+        array: Memory,
         ranks: int,
         groups: int,
         counters: Sequence[NDArray[np.int64]],
@@ -231,7 +228,7 @@ class LastAnswers:
     Only a later process asks for them, so memory that does not outlive this one has no space for positions.
     """
 
-    def __init__(self, array: Array, ranks: int, groups: int, outlives: bool) -> None:
+    def __init__(self, array: Memory, ranks: int, groups: int, outlives: bool) -> None:
         self._next = array(ranks, np.int64)
         """The step after that of the look-up; 0 if there is none, or while it is carried out."""
         self._sizes: NDArray[np.int64] = array(ranks * groups, np.int64).reshape(ranks, groups)

@@ -1,10 +1,9 @@
 """The rows of one feature group on one server: index, values and row data."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.rows.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
@@ -15,7 +14,7 @@ from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE
 from persia_cli.store.cold.cold_rows import ColdRows, ColdStorage
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, Storage, embedding_words, partitions_of_keys
-from persia_cli.store.memory_file import PRIVATE, MemoryFile, PrivateMemory
+from persia_cli.store.memory_file import PRIVATE, Memory, MemoryFile, PrivateMemory
 
 MAX_STEP = 2**32 - 1
 """Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
@@ -31,8 +30,6 @@ many bytes of it into huge pages."""
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Floats = NDArray[np.float32]
-Memory = Callable[[int, DTypeLike], NDArray[Any]]
-"""A function that returns so many elements of memory, which are zero at first."""
 
 
 class RowStore:

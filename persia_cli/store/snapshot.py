@@ -6,7 +6,7 @@ memory for a fraction of the rows. If that is full, more portions must be taken 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -223,16 +223,6 @@ class ShardSnapshot:
         group = next(number for number, snapshot in enumerate(self._snapshots) if not snapshot.over)
         portion = self._snapshots[group].next_portion()
         return group, portion, self._snapshots[group].over
-
-    def portions(self, group: int) -> Iterator[SnapshotRows]:
-        """Yield the remaining rows of a group; those of the groups before it must be taken.
-
-        A portion must not be used any more when the next one is requested.
-        """
-        while not self._snapshots[group].over:
-            portion = self.next_portion()[1]
-            yield portion
-            self.give_back(group, portion)
 
     def give_back(self, group: int, portion: SnapshotRows) -> None:
         """Reuse the memory of a portion; another thread may call this."""

@@ -11,7 +11,8 @@ from persia_cli.kernels.table.arguments import Counts
 from persia_cli.kernels.table.slots import LoadCounts
 from persia_cli.store.cold.cold_rows import ColdRows
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
-from persia_cli.store.row_store import Memory, RowStore
+from persia_cli.store.memory_file import Memory
+from persia_cli.store.row_store import RowStore
 from persia_cli.wire.message import TableTotals
 
 

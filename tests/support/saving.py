@@ -1,7 +1,7 @@
 """A save of a shard by the thread that owns it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import (
@@ -16,7 +16,22 @@ from persia_cli.store.checkpoints.row_files import write_portions
 from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import ShardSnapshot, SnapshotRows
 from persia_cli.version import __version__
+
+
+def portions_of(cut: ShardSnapshot) -> Callable[[int], Iterator[SnapshotRows]]:
+    """Return a function that yields the rows of a group; those of the groups before it must be taken."""
+
+    def portions(group: int) -> Iterator[SnapshotRows]:
+        last = False
+        while not last:
+            number, portion, last = cut.next_portion()
+            assert number == group
+            yield portion
+            cut.give_back(group, portion)
+
+    return portions
 
 
 def save_shard(
@@ -27,7 +42,7 @@ def save_shard(
     """Write a shard as servers do."""
     cut = shard.begin_snapshot()
     try:
-        return write_portions(shard, cut.portions, directory, on_rows, cut.cold)
+        return write_portions(shard, portions_of(cut), directory, on_rows, cut.cold)
     finally:
         shard.end_snapshot()
 

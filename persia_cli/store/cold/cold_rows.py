@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from persia_cli.disk import is_out_of_space
 from persia_cli.errors import DiskError, DiskFaultError
@@ -21,6 +21,7 @@ from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.cold.geometry import geometry
 from persia_cli.store.cold.segments import LogSegment, allow_files, blocks_in, prepare_folder
 from persia_cli.store.layout import GroupSpec
+from persia_cli.store.memory_file import Memory
 
 LEAST_READS = 32
 """Smallest number of records that one thread reads; for fewer, a second thread costs more than it saves."""
@@ -39,7 +40,6 @@ BLOCK_BITS = 32
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Rows = NDArray[np.int64]
-Memory = Callable[[int, DTypeLike], NDArray[Any]]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from persia_cli.store.layout import (
     table_salt,
 )
 from persia_cli.store.shard import Shard
-from tests.support.saving import manifest_of, save_shard
+from tests.support.saving import manifest_of, portions_of, save_shard
 
 MEMORY, IDS, BATCH = 400, 3000, 150
 COLD_BYTES = 2**20
@@ -148,7 +148,9 @@ def test_a_checkpoint_is_that_of_its_cut_while_training_and_compaction_go_on(tmp
             cut = tier.shards[0].begin_snapshot()
             tier.train(60, 76)
             draft = begin_checkpoint(tmp_path / name, 60)
-            files = write_portions(tier.shards[0], cut.portions, draft / EMBEDDINGS, lambda rows: None, cold=cut.cold)
+            files = write_portions(
+                tier.shards[0], portions_of(cut), draft / EMBEDDINGS, lambda rows: None, cold=cut.cold
+            )
             checkpoint = publish(tmp_path / name, draft, manifest_of(tier.layout, 60, files))
             assert trained(contents_of(Path(str(checkpoint)))) == rows
             lists.append(files)

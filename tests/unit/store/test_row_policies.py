@@ -12,7 +12,7 @@ from persia_cli.store.checkpoints.frequency_files import frequencies_of, load_fr
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
-from tests.support.saving import save_shard
+from tests.support.saving import portions_of, save_shard
 from tests.support.shards import SGD, TABLES, arrays, find_rows, layout_of
 from tests.unit.store.test_snapshot import alone
 
@@ -217,7 +217,7 @@ def test_loaded_counts_are_saved_again_even_with_few_rows(tmp_path):
     sketch = other.stores[0].index.sketch
     assert sketch.any()
     cut = other.begin_snapshot(cells=500)
-    assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
+    assert np.array_equal(np.concatenate([portion.lines for portion in portions_of(cut)(0)]), sketch)
 
 
 def test_a_step_far_behind_or_ahead_does_no_harm():
