@@ -74,8 +74,8 @@ class Traffic:
         """Make requests with as many unknown keys as those of another store: ids that were never requested."""
         self.more()
         for number, (own, its) in enumerate(zip(self.asked, other.asked, strict=True)):
-            wanted = int(np.count_nonzero(other.shard.stores[0].find(its.keys, its.tables) < 0))
-            known = own.ids[self.shard.stores[0].find(own.keys, own.tables) >= 0]
+            wanted = int(np.count_nonzero(stores.find_rows(other.shard, its) < 0))
+            known = own.ids[stores.find_rows(self.shard, own) >= 0]
             fresh = np.arange(self._fresh, self._fresh + wanted)
             self._fresh += wanted
             ids = np.concatenate([known[: its.ids.size - wanted], fresh])

@@ -124,7 +124,7 @@ def index(scale: Scale) -> Iterator[Result]:
 
     def ways(asked: Sequence[RowRequest]) -> dict[str, Turn]:
         return {
-            OURS: Turn(lambda: [shard.stores[0].find(each.keys, each.tables) for each in asked]),
+            OURS: Turn(lambda: [stores.find_rows(shard, each) for each in asked]),
             "naive linear probing": Turn(lambda: [limits.find_linear(slots, each.keys, found) for each in asked]),
         }
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.bench.machine import available_bytes
 from persia_cli.kernels.rows import hashing
+from persia_cli.kernels.table import index
 from persia_cli.store.layout import (
     INDEX_BYTES,
     EmbeddingLayout,
@@ -163,3 +164,10 @@ def rows_that_fit(rows: int, dim: int, kind: OptimizerKind, beside: int = 0, spa
     if fits >= rows:
         return rows, ""
     return fits, f"{fits:,} rows instead of {rows:,}: {available_bytes() / 2**30:.1f} GiB of memory are free"
+
+
+def find_rows(shard: Shard, asked: RowRequest) -> NDArray[np.int64]:
+    """Return the row of each key of a request, int64[n], -1 for keys without one."""
+    rows = np.empty(asked.keys.size, np.int64)
+    index.find_and_touch(shard.stores[0].index, asked.keys, asked.tables, 0, rows)
+    return rows
