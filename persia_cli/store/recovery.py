@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import DiskError, MemoryFileError
 from persia_cli.kernels.table import check, journal, new_keys
-from persia_cli.kernels.table.arguments import Table
 from persia_cli.kernels.table.journal import KernelProgress, whole_lines
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE, Empty
 from persia_cli.store.cold.cold_rows import ColdStorage
@@ -163,7 +162,7 @@ def _repair(shard: Shard) -> Repairs:
     return Repairs(sum(store.used for store in shard.stores), row, new_key, request)
 
 
-def _carry_out_entry(shard: Shard, table: Table, at: KernelProgress) -> None:
+def _carry_out_entry(shard: Shard, table: KernelTable, at: KernelProgress) -> None:
     """Execute the valid entry of a new key again."""
     new_keys.carry_out(table, int(shard.look_ups[at.group]) % 256, at.position)
 

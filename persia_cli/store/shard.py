@@ -13,7 +13,7 @@ from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.rows.optimizers import Rule
 from persia_cli.kernels.rows.rows import CODES
 from persia_cli.kernels.table import cold, index, look_up, update
-from persia_cli.kernels.table.arguments import FoundRows, Request, Table, new_request
+from persia_cli.kernels.table.arguments import FoundRows, KernelRequest, KernelTable, new_request
 from persia_cli.kernels.table.journal import ENTRY_WORDS, GROUP, IDLE, KernelJournal, KernelProgress, whole_lines
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.compile import Kernel
@@ -134,7 +134,7 @@ class Shard:
         """The old content of the row that an update changes; empty if no process could restore it."""
         rules = [row_init(layout, group, self.salts) for group in layout.groups]
         self.tables = [
-            Table(store.index, store.rows, NOTHING, store.log, self.counts.of_kernels, rules[n],
+            KernelTable(store.index, store.rows, NOTHING, store.log, self.counts.of_kernels, rules[n],
                   KernelJournal(self.words, self.old_rows[n], entries, np.uint64(n) << GROUP))
             for n, store in enumerate(self.stores)
         ]  # fmt: skip
@@ -363,12 +363,14 @@ class Shard:
             return np.empty(size, np.uint32), np.zeros(1, np.int64)
         return self.answers.space(rank, group, size)
 
-    def _request(self, group: int, keys: Keys, tables: Tables, step: int, found: FoundRows, done: int = 0) -> Request:
+    def _request(
+        self, group: int, keys: Keys, tables: Tables, step: int, found: FoundRows, done: int = 0
+    ) -> KernelRequest:
         """Return what kernels take of a request, of which the first `done` positions are finished."""
         wire = CODES[self.stores[group].group.wire]
         return new_request(keys, tables, found, step, int(self.look_ups[group]), done, wire)
 
-    def _carry_out(self, kernel: Kernel, group: int, old: OldRows, request: Request) -> None:
+    def _carry_out(self, kernel: Kernel, group: int, old: OldRows, request: KernelRequest) -> None:
         """Call the kernel `look_up` or `finish_look_up`, and the latter again while the cold log is full."""
         store, table, refused = self.stores[group], self.tables[group], int(self.counts.of_kernels.refused.sum())
         table = table if old is NOTHING else table._replace(old=old)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.rows.rows import FLOAT32, RowArena
-from persia_cli.kernels.table.arguments import FoundRows, Table, new_request
+from persia_cli.kernels.table.arguments import FoundRows, KernelTable, new_request
 from persia_cli.kernels.table.journal import ENTRY_WORDS, KernelJournal, whole_lines
 from persia_cli.kernels.table.update import UPDATES
 from persia_cli.kernels.toolchain.memory import zeros
@@ -70,7 +70,7 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
 
 
 def _updates(
-    table: Table, optimizer: RowOptimizer, asked: list[NDArray[np.int64]], size: int
+    table: KernelTable, optimizer: RowOptimizer, asked: list[NDArray[np.int64]], size: int
 ) -> Callable[[Callable[..., None]], None]:
     """Return a function that has a kernel update the rows of all requests."""
     gradients = stores.gradients(size, int(table.rows.dim)).view(np.float32).reshape(-1)

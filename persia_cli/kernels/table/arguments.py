@@ -58,7 +58,7 @@ class Counts(NamedTuple):
 COUNTS = types.NamedUniTuple(write(I64), 9, Counts)
 
 
-class Table(NamedTuple):
+class KernelTable(NamedTuple):
     """The rows of one feature group on one server."""
 
     index: Index  # type: ignore[assignment]  # it hides `tuple.index`, which nothing calls
@@ -71,7 +71,7 @@ class Table(NamedTuple):
     journal: KernelJournal
 
 
-TABLE = types.NamedTuple((INDEX, ROWS, OLD_ROWS, COLD, COUNTS, ROW_INIT, JOURNAL), Table)
+TABLE = types.NamedTuple((INDEX, ROWS, OLD_ROWS, COLD, COUNTS, ROW_INIT, JOURNAL), KernelTable)
 
 
 class FoundRows(NamedTuple):
@@ -95,7 +95,7 @@ class FoundRows(NamedTuple):
 FOUND_ROWS = types.NamedTuple((write(I64), write(U32), write(I64), write(U16)), FoundRows)
 
 
-class Request(NamedTuple):
+class KernelRequest(NamedTuple):
     """The keys of one feature group that a batch looks up or updates."""
 
     keys: NDArray[np.uint64]
@@ -111,7 +111,7 @@ class Request(NamedTuple):
     found: FoundRows
 
 
-REQUEST = types.NamedTuple((read(U64), read(U16), U32, U8, U64, I64, FOUND_ROWS), Request)
+REQUEST = types.NamedTuple((read(U64), read(U16), U32, U8, U64, I64, FOUND_ROWS), KernelRequest)
 
 
 def new_request(
@@ -122,10 +122,10 @@ def new_request(
     look_up: int = 0,
     done: int = 0,
     wire: int = 0,
-) -> Request:
+) -> KernelRequest:
     """Return a request; `look_up` is the number of the group's look-up."""
     numbers = np.uint32(step), np.uint8(look_up % 256), np.uint64(done)
-    return Request(_read_only(keys), _read_only(tables), *numbers, int(wire), found)
+    return KernelRequest(_read_only(keys), _read_only(tables), *numbers, int(wire), found)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
