@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import DiskError, MemoryFileError
 from persia_cli.kernels.table import check, journal, new_keys
+from persia_cli.kernels.table.arguments import KernelTable
 from persia_cli.kernels.table.journal import KernelProgress, whole_lines
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE, Empty
 from persia_cli.store.cold.cold_rows import ColdStorage
