@@ -1,5 +1,8 @@
 """The kinds of errors that users see, their exit codes, and texts that messages share."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class PersiaError(Exception):
     """A failure with a message for users; exit code 1 means a fault of the program or of the machine."""
@@ -82,6 +85,13 @@ def one_line(error: BaseException) -> str:
 def count(number: int, noun: str) -> str:
     """Return `1 step` or `12,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean x?` for the most similar of the known names, or all of them if none is similar."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -1,11 +1,9 @@
 """Costs of roles and predictions on the screen."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from persia_cli.commands.screen import err, labelled, out, size
 from persia_cli.commands.tables import columns, print_table
-from persia_cli.cost.check import BAR, Checked
 from persia_cli.cost.measurements import Measurements
 from persia_cli.cost.model import TERMS
 from persia_cli.cost.prediction import Prediction
@@ -31,34 +29,12 @@ def show_costs(path: Path, measured: Measurements) -> None:
     labelled(err(), "written", str(path))
 
 
-def show_check(checked: Sequence[Checked]) -> None:
-    """Print predictions next to measurements."""
-    table = columns(
-        "configuration",
-        *("CPU s/M samples", "predicted CPU", "CPU error"),
-        *("samples/s", "predicted samples/s", "speed error"),
-        "others' cores",
-    )
-    for case in checked:
-        table.add_row(
-            case.name,
-            *(f"{case.measured_cpu:.1f}", f"{case.predicted_cpu:.1f}", f"{case.cpu_error:+.0%}"),
-            *(
-                f"{case.measured_speed:,.0f}",
-                f"{case.predicted_speed:,.0f}",
-                f"{case.speed_error:+.0%}",
-            ),
-            f"{case.busy_cores:.1f}",
-        )
-    print_table(out(), table)
-    accurate = sum(case.is_accurate for case in checked)
-    labelled(out(), "check", f"{accurate} of {len(checked)} predictions are within {BAR:.0%}")
-
-
-def show_plan(plan: Prediction, costs: Path) -> None:
+def show_plan(plan: Prediction) -> None:
     """Print a prediction; all of it is labelled so."""
     lowest = [f"{what} {limit:,.0f}" for what, limit in list(plan.limits.items())[:LIMITS]]
-    labelled(out(), "predicted", f"{plan.samples_per_s:,.0f} samples/s, from the measurements in {costs}")
+    low, high = plan.samples_per_s / plan.error, plan.samples_per_s * plan.error
+    labelled(out(), "predicted", f"{plan.samples_per_s:,.0f} samples/s, from {plan.source}")
+    labelled(out(), "error", f"the real speed may be {low:,.0f} to {high:,.0f} samples/s, a factor of {plan.error:g}")
     labelled(out(), "limits", "; ".join([f"{lowest[0]} (the bottleneck)", *lowest[1:]]))
     if plan.wanted is not None:
         share = plan.wanted / plan.samples_per_s
@@ -67,8 +43,7 @@ def show_plan(plan: Prediction, costs: Path) -> None:
         out(),
         "tables",
         f"up to {plan.rows:,} rows, {plan.parameters:,} parameters, {size(plan.memory)}, "
-        f"{size(plan.memory_per_server)} in each server; the sample of ids finds a row in {plan.hit_rate:.0%} of "
-        "look-ups",
+        f"{size(plan.memory_per_server)} in each server",
     )
     labelled(out(), "model", f"{count(plan.weights, 'dense weight')}")
     table = columns("role", "replicas", "CPU us/sample", "limit samples/s", "replicas needed")

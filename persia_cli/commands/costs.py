@@ -10,34 +10,27 @@ from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
 EXAMPLES = examples(
     "persia bench costs conf=criteo                  # then persia plan conf=criteo",
     "persia bench costs conf=criteo optimizer=rowwise_adagrad embedding.dtype=bfloat16 --output bfloat16.json",
-    "persia bench costs conf=criteo --check          # how far predictions are from measurements",
 )
 
 
 def costs(
     overrides: Overrides = None,
-    output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="File of the measurements, in JSON.")
-    ] = Path("costs.json"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Also measure six other configurations, and compare their predictions.")
-    ] = False,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="File of the measurements, in JSON.")] = Path(
+        "costs.json"
+    ),
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
-) -> None:  # fmt: skip
+) -> None:
     """Measure on this machine what a step costs each role, for persia plan.
 
     Real jobs run for some seconds each, with several batch sizes, dims and networks, on the CPU. Ids are counted in a
     sample of the training rows.
     """
-    from dataclasses import asdict
-
     from persia_cli.bench.machine import BUSY
     from persia_cli.commands.bench_views import noting
-    from persia_cli.commands.cost_views import show_check, show_costs
+    from persia_cli.commands.cost_views import show_costs
     from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, paragraph, propose, say_json
-    from persia_cli.cost import check as checks
     from persia_cli.cost.measure import measure_costs
     from persia_cli.cost.measurements import write_measurements
     from persia_cli.errors import UserError
@@ -46,22 +39,13 @@ def costs(
     if not output.absolute().parent.is_dir():
         raise UserError(f"--output {output}: its folder does not exist; create it, or name a file elsewhere")
     run = settled_run(overrides or [], conf_dir or [], SCREEN)
-    measured, others = measure_costs(run, noting(as_json), check)
+    measured = measure_costs(run, noting(as_json))
     write_measurements(output, measured)
-    checked = checks.check(measured, others)
     if as_json:
-        say_json(
-            {
-                "costs": measured.costs(),
-                "output": str(output),
-                "check": [asdict(case) for case in checked],
-            }
-        )
+        say_json({"costs": measured.costs(), "output": str(output)})
         return
     show_costs(output, measured)
-    if checked:
-        show_check(checked)
-    busy = max(case.busy_cores for case in (*measured.steps, *others))
+    busy = max(step.busy_cores for step in measured.steps)
     if busy > BUSY:
         text = f"other programs used up to {busy:.1f} cores meanwhile, which makes CPU time less exact"
         paragraph(err(), text, style="yellow")

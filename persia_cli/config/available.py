@@ -22,8 +22,8 @@ def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
 
 def file_of(path: str, folders: Sequence[Path] = ()) -> Path | None:
     """Return the file of a path below a folder of the search path, such as `base` or `model/fm`; None without one."""
-    found = [file for folder in _search(folders) if (file := folder / f"{path}.yaml").is_file()]
-    return found[-1] if found else None
+    files = [file for folder in _search(folders) if (file := folder / f"{path}.yaml").is_file()]
+    return files[-1] if files else None
 
 
 def _search(folders: Sequence[Path]) -> list[Path]:
@@ -32,5 +32,5 @@ def _search(folders: Sequence[Path]) -> list[Path]:
 
 
 def _files(folders: Sequence[Path]) -> dict[str, Path]:
-    found = {file.stem: file for folder in folders for file in folder.glob("*.yaml")}
-    return dict(sorted(found.items()))
+    files = {file.stem: file for folder in folders for file in folder.glob("*.yaml")}
+    return dict(sorted(files.items()))

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from persia_cli.config import available, expected, replicas
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
-from persia_cli.config.files import BASE, hidden_base, names_a_file, own_name, read_dataset_file, read_primary
+from persia_cli.config.files import BASE, default_name, hidden_base, names_a_file, read_dataset_file, read_primary
 from persia_cli.config.hydra_errors import composition_error, first_line
 from persia_cli.config.overrides import DEFAULT_CONF, Overrides, key_and_value, parse_overrides
 from persia_cli.config.schema import Run
@@ -61,7 +61,7 @@ def read_request(arguments: Sequence[str], folders: Sequence[Path] = ()) -> Conf
     if "dataset" not in written and written.keys() & {"path", "labels"}:
         raise ConfigError(f"conf={overrides.conf}: this file describes a data set; use it as dataset={primaries[name]}")
     return ConfigRequest(
-        _on_own_files(overrides, written, primaries), name, primaries[name], written, primaries, folders
+        _with_described_data(overrides, written, primaries), name, primaries[name], written, primaries, folders
     )
 
 
@@ -79,7 +79,7 @@ def compose_run(arguments: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         raise ConfigError(f"{request.file}: its defaults refer back to itself{hint}") from None
     OmegaConf.set_struct(config, False)
     replicas.register()
-    named = own_name(request.file, request.written)
+    named = default_name(request.file, request.written)
     if named is not None and not any(override.startswith("++name=") for override in overrides.hydra):
         config["name"] = named
     for key, mapping in overrides.replacements.items():
@@ -99,7 +99,7 @@ def compose_run(arguments: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     return run
 
 
-def _on_own_files(overrides: Overrides, written: Mapping[str, Any], primaries: Mapping[str, Path]) -> Overrides:
+def _with_described_data(overrides: Overrides, written: Mapping[str, Any], primaries: Mapping[str, Path]) -> Overrides:
     """Return the arguments with `dataset=parquet` for a file that describes its own data in place of base's data."""
     is_chosen = any(override.startswith("dataset=") for override in overrides.hydra)
     if is_chosen or not _replaces_base_data(written, primaries, 10):
@@ -109,22 +109,23 @@ def _on_own_files(overrides: Overrides, written: Mapping[str, Any], primaries: M
 
 def _replaces_base_data(written: Mapping[str, Any], primaries: Mapping[str, Path], depth: int) -> bool:
     """Return True if a file describes its own data and begins with base, or begins with such a file."""
-    own, defaults = written.get("dataset"), written.get("defaults")
+    dataset, defaults = written.get("dataset"), written.get("defaults")
     if not isinstance(defaults, list) or not depth:
         return False
     if any("dataset" in key for entry in defaults if isinstance(entry, dict) for key in entry):
         return False
     if BASE in defaults:
-        return isinstance(own, dict) and {"path", "labels"} <= own.keys() and own.get("kind", "parquet") == "parquet"
+        keys = dataset if isinstance(dataset, dict) else {}
+        return {"path", "labels"} <= keys.keys() and keys.get("kind", "parquet") == "parquet"
     first = next((entry for entry in defaults if isinstance(entry, str) and entry in primaries), None)
     return first is not None and _replaces_base_data(read_primary(primaries[first]), primaries, depth - 1)
 
 
 def dataset_file(request: ConfigRequest) -> str | None:
     """Return the file that describes the data set, if the arguments, or else the configuration, name one."""
-    own = request.written.get("dataset")
+    dataset = request.written.get("dataset")
     is_chosen = any(override.startswith("dataset=") for override in request.overrides.hydra)
-    return request.overrides.dataset_file or (str(own) if names_a_file(own) and not is_chosen else None)
+    return request.overrides.dataset_file or (str(dataset) if names_a_file(dataset) and not is_chosen else None)
 
 
 def _compose_dataset(request: ConfigRequest) -> DictConfig:

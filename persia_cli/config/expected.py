@@ -73,7 +73,7 @@ def follow(root: type[Node], location: Sequence[str | int], values: Any) -> Sche
             holder, annotation = values, _element(annotation)
         else:
             continue
-        values = _inside(values, part)
+        values = _value_at(values, part)
     return SchemaKey(path, annotation, alternatives, holder, owner)
 
 
@@ -135,13 +135,13 @@ def keys(
             if chosen is None or chosen in kinds(node) or not kinds(node):
                 yield from keys(node, below, f"{prefix}{name}.", members)
         for node in nodes(_element(_whole(field))) if members else ():
-            inside = ".NAME." if get_origin(_container(_whole(field))) is dict else "[]."
-            yield from keys(node, None, f"{prefix}{name}{inside}", members)
+            between = ".NAME." if get_origin(_container(_whole(field))) is dict else "[]."
+            yield from keys(node, None, f"{prefix}{name}{between}", members)
 
 
 def is_changeable(key: str) -> bool:
     """Return True if a resumed run may give this key another value: it or a group that it is in is `Changeable`."""
-    return any(key == each or key.startswith(f"{each}.") for each in _changeable())
+    return any(key == changeable or key.startswith(f"{changeable}.") for changeable in _changeable())
 
 
 @cache
@@ -237,8 +237,8 @@ def _bare(annotation: Any) -> tuple[list[Any], Any]:
 
 def _bounds(metadata: list[Any], limits: bool) -> list[str]:
     """Return bounds as text, e.g. `above 0`, `at most 1024`; very large ones only with `limits`."""
-    found = [(word, getattr(item, key)) for item in metadata for bound, key, word in _BOUNDS if type(item) is bound]
-    return [f"{word} {_spell(number)}" for word, number in found if limits or abs(number) <= _NEAR]
+    bounds = [(word, getattr(item, key)) for item in metadata for bound, key, word in _BOUNDS if type(item) is bound]
+    return [f"{word} {_spell(number)}" for word, number in bounds if limits or abs(number) <= _NEAR]
 
 
 def _spell(number: float) -> str:
@@ -250,7 +250,7 @@ def _spell(number: float) -> str:
     return str(number) if number < 10_000 else f"{number:,}"
 
 
-def _inside(values: Any, part: str | int) -> Any:
+def _value_at(values: Any, part: str | int) -> Any:
     if isinstance(values, Mapping):
         return values.get(part)
     if isinstance(values, Sequence) and not isinstance(values, str) and isinstance(part, int) and part < len(values):

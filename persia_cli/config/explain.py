@@ -26,8 +26,8 @@ def explain(error: ValidationError, root: type[Node], values: Any) -> dict[str, 
     """Return a sentence for every mistake that pydantic found in `values`, by key path."""
     sentences: dict[str, str] = {}
     for details in error.errors(include_url=False):
-        place = expected.follow(root, details["loc"], values)
-        for path, sentence in _sentences(details, place, root, values):
+        mistaken = expected.follow(root, details["loc"], values)
+        for path, sentence in _sentences(details, mistaken, root, values):
             sentences.setdefault(path, sentence)
     # A list where a single value is allowed, too: the error of an element suffices.
     return {
@@ -42,8 +42,8 @@ def nearest(wrong: str, choices: Sequence[str]) -> str | None:
     swapped = [choice for choice in choices if sorted(choice) == sorted(wrong)]
     if swapped:
         return swapped[0]
-    found = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.6)
-    return found[0] if found else None
+    similar = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.6)
+    return similar[0] if similar else None
 
 
 def did_you_mean(right: str | None) -> str:
@@ -100,23 +100,23 @@ def _right_key(path: str, known: list[str]) -> str | None:
 
 
 def _sentences(
-    details: ErrorDetails, place: expected.SchemaKey, root: type[Node], values: Any
+    details: ErrorDetails, mistaken: expected.SchemaKey, root: type[Node], values: Any
 ) -> Iterator[tuple[str, str]]:
     """Yield key path and sentence for one mistake; an unknown group yields one for each of its keys."""
-    kind, path, value = details["type"], place.path, details["input"]
-    if kind in _TEXTS and isinstance(value, Mapping) and expected.nodes(place.annotation):
+    kind, path, value = details["type"], mistaken.path, details["input"]
+    if kind in _TEXTS and isinstance(value, Mapping) and expected.nodes(mistaken.annotation):
         return  # Text or a group of keys is allowed here: the mistakes in the group are reported by their own keys.
     if kind == "extra_forbidden":
         for key, leaf in leaves(path, value):
-            why = _other_kind(place) or unknown_key(key, root, values, place.owner if key == path else None)
+            why = _other_kind(mistaken) or unknown_key(key, root, values, mistaken.owner if key == path else None)
             yield key, f"{key}={spell(leaf)}: {why}"
     elif details["loc"][-1:] == (expected.NAME,):
-        names = expected.choices(place.annotation)
+        names = expected.choices(mistaken.annotation)
         yield path, f"{path}: no such key{did_you_mean(nearest(str(value), names)) or _there_are(names)}"
     elif kind == "missing":
-        yield path, needs_a_value(path, place.annotation)
+        yield path, needs_a_value(path, mistaken.annotation)
     elif kind in ("union_tag_invalid", "union_tag_not_found"):
-        choices = expected.kinds(place.annotation)
+        choices = expected.kinds(mistaken.annotation)
         tag = value.get("kind") if isinstance(value, Mapping) else None
         if tag is None:
             yield path, f"{path}.kind: needs a value ({expected.any_of(choices)})"
@@ -132,12 +132,12 @@ def _sentences(
             reason = f"{path}={spell(value)}: {reason}"
         yield path, reason if reason.startswith(path) else f"{path}: {reason}"
     else:
-        wanted = expected.expectation(place.annotation, limits=kind in _TOO_GREAT)
+        wanted = expected.expectation(mistaken.annotation, limits=kind in _TOO_GREAT)
         if value == "???":
             yield path, f"{path} is not filled in; write {wanted} in place of ???"
             return
         sentence = f"{path}={spell(value)}: expected {wanted}"
-        yield path, sentence + _nearest_choice(value, place.annotation)
+        yield path, sentence + _nearest_choice(value, mistaken.annotation)
 
 
 def needs_a_value(path: str, annotation: Any) -> str:
@@ -155,9 +155,9 @@ def label_to_choose(text: str) -> str:
     lines = text.splitlines()
     number = next((number for number, line in enumerate(lines, 1) if line.startswith("labels:")), 1)
     candidates = [line.removeprefix("# ") for line in lines if line.startswith(CANDIDATE)]
-    found = expected.any_of(candidates) if candidates else "labels: [NAME] or labels: [{name: NAME, positive: VALUE}]"
+    choice = expected.any_of(candidates) if candidates else "labels: [NAME] or labels: [{name: NAME, positive: VALUE}]"
     return (
-        f"the label is not chosen; write {found} in line {number}, and leave the column that you choose out of dense "
+        f"the label is not chosen; write {choice} in line {number}, and leave the column that you choose out of dense "
         "and sparse"
     )
 
@@ -171,13 +171,13 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _other_kind(place: expected.SchemaKey) -> str | None:
+def _other_kind(mistaken: expected.SchemaKey) -> str | None:
     """Return the end of a sentence on a key, or a group, that exists only in another kind of the same group."""
-    group, _, leaf = place.path.rpartition(".")
-    owners = [kind for node in place.alternatives if leaf in node.model_fields for kind in expected.kinds(node)]
+    group, _, leaf = mistaken.path.rpartition(".")
+    owners = [kind for node in mistaken.alternatives if leaf in node.model_fields for kind in expected.kinds(node)]
     if not owners:
         return None
-    chosen = expected.kind_of(place.values)
+    chosen = expected.kind_of(mistaken.values)
     return f"no such key where {group}.kind={chosen}; {group}.kind={expected.any_of(owners)} has it"
 
 

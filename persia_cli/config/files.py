@@ -44,13 +44,13 @@ def read_dataset_file(name: str) -> dict[str, Any]:
         raise ConfigError(f"dataset={name}: this file is a configuration; use it as conf={name}")
     if values.get("labels") == "???":
         raise ConfigError(f"{name}: {label_to_choose(path.read_text(encoding='utf-8'))}")
-    found: dict[str, Any] = checked(_File, {"dataset": values}, name).dataset.model_dump(mode="json")
-    if "path" in found:
-        given = found["path"]
-        found["path"] = (
-            _whole(given, path.parent) if isinstance(given, str) else [_whole(each, path.parent) for each in given]
+    keys: dict[str, Any] = checked(_File, {"dataset": values}, name).dataset.model_dump(mode="json")
+    if "path" in keys:
+        given = keys["path"]
+        keys["path"] = (
+            _whole(given, path.parent) if isinstance(given, str) else [_whole(part, path.parent) for part in given]
         )
-    return found
+    return keys
 
 
 def _whole(path: str, folder: Path) -> str:
@@ -79,7 +79,7 @@ def read_primary(file: Path) -> dict[str, Any]:
     return values
 
 
-def own_name(file: Path, values: Mapping[str, Any]) -> str | None:
+def default_name(file: Path, values: Mapping[str, Any]) -> str | None:
     """Return the name of a configuration that has none: its file's, in characters that a folder name may have."""
     if "name" in values or file.stem == BASE:
         return None

@@ -36,13 +36,13 @@ def composition_error(file: Path, error: Exception) -> str:
 def _misplaced(file: Path) -> list[str]:
     """Return a sentence for each list in the place of keys, and the reverse, in a file and its defaults."""
     written = read_primary(file)
-    own = {key: value for key, value in written.items() if key != "defaults"}
-    found = [f"{file}: {mistake}" for mistake in _wrong_containers(own)]
+    values_of_file = {key: value for key, value in written.items() if key != "defaults"}
+    sentences = [f"{file}: {mistake}" for mistake in _wrong_containers(values_of_file)]
     for group, option in _chosen(written.get("defaults")):
         other = file.parent / group / f"{option}.yaml"
         values = yaml.safe_load(other.read_text(encoding="utf-8")) if other.is_file() else None
-        found += [f"{other}: {mistake}" for mistake in _wrong_containers({group: values})]
-    return found
+        sentences += [f"{other}: {mistake}" for mistake in _wrong_containers({group: values})]
+    return sentences
 
 
 def _chosen(defaults: object) -> Iterator[tuple[str, str]]:
@@ -98,6 +98,6 @@ def _missing_file(file: Path, error: MissingConfigException) -> str:
     right = nearest(option, choices)
     hint = did_you_mean(f"{group}/{right}".lstrip("/") if right else None)
     if missing.startswith("dataset/") and missing.endswith((".yaml", ".yml")):
-        own = missing.removeprefix("dataset/")
-        hint = f" among persia's own; your own file needs a separate key next to defaults: dataset: {own}"
+        file_name = missing.removeprefix("dataset/")
+        hint = f" among persia's own; your own file needs a separate key next to defaults: dataset: {file_name}"
     return f"{file}: its defaults ask for {missing}, which does not exist{hint}"

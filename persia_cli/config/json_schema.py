@@ -35,14 +35,14 @@ class _FileSchema(GenerateJsonSchema):
     """Describes the values allowed in a file, which are more than the stored ones: sizes as text, short forms."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        found = super().function_before_schema(schema)
-        return found if schema["function"]["function"] is refuse_flags else _or_text(found)
+        described = super().function_before_schema(schema)
+        return described if schema["function"]["function"] is refuse_flags else _or_text(described)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        found = super().model_schema(schema)
-        if "anyOf" in found:  # only the choice that lists keys can refuse others
-            found["anyOf"][0]["additionalProperties"] = found.pop("additionalProperties")
-        return found
+        described = super().model_schema(schema)
+        if "anyOf" in described:  # only the choice that lists keys can refuse others
+            described["anyOf"][0]["additionalProperties"] = described.pop("additionalProperties")
+        return described
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         # The kind may be in another file, so that several of the choices can match.
@@ -69,7 +69,7 @@ def _or_interpolation(schema: Json) -> Json:
 def _optional(schema: Any) -> Any:
     """Return the schema without its lists of required keys; a property called `required` stays."""
     if isinstance(schema, list):
-        return [_optional(each) for each in schema]
+        return [_optional(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {

@@ -12,7 +12,7 @@ from hydra.types import RunMode
 from persia_cli.config import available
 from persia_cli.config.compose import ConfigRequest, dataset_file, has_default, hydra_over, read_request
 from persia_cli.config.explain import spell
-from persia_cli.config.files import own_name
+from persia_cli.config.files import default_name
 from persia_cli.config.overrides import key_and_value
 from persia_cli.storage.addresses import local_path
 
@@ -31,7 +31,7 @@ class Layer:
     prefix: str
     """The key of the values; empty for a whole configuration."""
     values: Any
-    place: str
+    source: str
     file: Path | None = None
     replaces: bool = False
     """True: the values replace the others below their key."""
@@ -54,10 +54,10 @@ def origin(key: str, layers: Sequence[Layer]) -> Origin | None:
         while depth < len(names) and isinstance(value, dict) and names[depth] in value:
             value, depth = value[names[depth]], depth + 1
         if depth == len(names):
-            return None if layer.place.startswith("~") else Origin(_place(layer, names[start:]), value)
+            return None if layer.source.startswith("~") else Origin(_source(layer, names[start:]), value)
         if not isinstance(value, dict):  # null, or a short form of the group, such as init_from=runs/a
             is_hidden = value is None or depth <= groups
-            return None if is_hidden else Origin(_place(layer, names[start:depth]), value)
+            return None if is_hidden else Origin(_source(layer, names[start:depth]), value)
         if layer.replaces:
             return None
         groups = max(groups, depth)
@@ -71,7 +71,7 @@ def _files(request: ConfigRequest) -> Iterator[Layer]:
     if described:
         layers.append(_layer("dataset", local_path(described), ""))
     yield from layers
-    if (name := own_name(request.file, request.written)) is not None:
+    if (name := default_name(request.file, request.written)) is not None:
         yield Layer("name", name, f"the name of {request.file}")
 
 
@@ -105,12 +105,12 @@ def _arguments(request: ConfigRequest) -> Iterator[Layer]:
         yield Layer(key, None, f"~{key}", replaces=True)
 
 
-def _place(layer: Layer, names: Sequence[str]) -> str:
+def _source(layer: Layer, names: Sequence[str]) -> str:
     """Return the place of a key, with its line in a file."""
     if layer.file is None:
-        return layer.place
+        return layer.source
     node: Any = yaml.compose(layer.file.read_text(encoding="utf-8"))
     line = 1
     for name in names:
         line, node = next((key.start_mark.line + 1, value) for key, value in node.value if key.value == name)
-    return f"{layer.place}, line {line}"
+    return f"{layer.source}, line {line}"

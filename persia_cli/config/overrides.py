@@ -101,8 +101,8 @@ def _meant(argument: str, primaries: Sequence[str], groups: Mapping[str, Sequenc
     for key, options in {"conf": primaries, **groups}.items():
         if argument in options:
             return f"{key}={argument}"
-    found = nearest(argument, primaries)
-    return f"conf={found}" if found else None
+    similar = nearest(argument, primaries)
+    return f"conf={similar}" if similar else None
 
 
 def _override(argument: str, override: Override, groups: Mapping[str, Sequence[str]]) -> str:
@@ -153,9 +153,9 @@ def _key(argument: str, override: Override) -> str:
 def _plain(value: Any) -> Any:
     """Remove Hydra's quotes from a parsed value."""
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.text if isinstance(value, QuotedString) else value
 
 

@@ -1,5 +1,6 @@
 """The record of a run's configuration: every key with its value, in a file that persia can run again."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ _HEAD = f"""\
 # The complete configuration of a run, written by persia {__version__}.
 # `persia train conf=PATH` with the path of this file runs it again.
 """
+_WRITER = re.compile(r"^# .*, written by persia (\S+)\.$", re.MULTILINE)
 
 
 def to_yaml(run: Run) -> str:
@@ -42,16 +44,33 @@ def write_run(run: Run, path: Path) -> None:
 
 def read_run(path: Path) -> Run:
     """Read a file of `write_run`; raises ConfigError if it is missing, damaged or of another version."""
-    return checked(Run, load_yaml(path, f"{path}", plain_yaml), path)
+    run: Run = load_yaml(path, f"{path}", lambda text: parsed(text, f"{path}"))
+    return run
 
 
 def parsed(text: str, name: str) -> Run:
-    """Return a run from the text of `to_yaml`; raises ConfigError, with the `name` of its source, if it is not one."""
+    """Return a run from the text of `write_run` or `to_yaml`; raises ConfigError, with its `name`, if it is not one.
+
+    The first line of a file names the version that wrote it, which is the one that can read it.
+    """
     try:
         values = plain_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: cannot be read, {str(error).splitlines()[0]}") from error
-    return checked(Run, values, name)
+    try:
+        return checked(Run, values, name)
+    except ConfigError as error:
+        writer = _WRITER.search(text)
+        if writer is None or writer[1] == __version__:
+            error.add_note(
+                f"{name} was changed, or an earlier build of persia {__version__} wrote it: go on with that one"
+            )
+            raise
+        first, *_ = str(error).removeprefix(f"{name}: ").splitlines()
+        raise ConfigError(
+            f"{name} was written by persia {writer[1]}, and persia {__version__} cannot use it ({first}); go on with "
+            f"persia {writer[1]}, or begin a new run"
+        ) from error
 
 
 def plain_yaml(text: str) -> Any:

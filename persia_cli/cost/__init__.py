@@ -1,1 +1,1 @@
-"""The cost model of `persia plan`: measurements of roles, and what follows from them by arithmetic."""
+"""The cost model of `persia plan`: measured or estimated costs of roles, and what follows from them by arithmetic."""

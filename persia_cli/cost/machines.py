@@ -45,7 +45,7 @@ class MachinesFile(Node):
     assumptions: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _every_role_has_a_place(self) -> "MachinesFile":
+    def _all_roles_have_machines(self) -> "MachinesFile":
         missing = [role for role in TERMS if not any(role in kind.roles for kind in self.machines)]
         if missing:
             raise ValueError(f"no machine has the role {missing[0]}; name it in roles")

@@ -1,4 +1,4 @@
-"""`persia bench costs`: CPU seconds of each role in steps of real jobs, and of others for a check."""
+"""`persia bench costs`: CPU seconds of each role in steps of real jobs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from persia_cli.bench.machine import Neighbours, this_machine
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Ffnn, Run
 from persia_cli.cost.frequency import Frequency, sample_frequency
-from persia_cli.cost.measurements import FORMAT, MeasuredStep, Measurements, step_size, subject_of
+from persia_cli.cost.measurements import FORMAT, MeasuredStep, Measurements, settings_of, step_size
 from persia_cli.cost.model import LOADER, TERMS
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.source import open_source
@@ -22,8 +22,8 @@ from persia_cli.plan.checks import require_network
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.version import __version__
 
-SMALL, MIDDLE, LARGE = 512, 2048, 4096
-"""Batch sizes: the smallest and the largest are measured, the middle one is predicted by a check."""
+SMALL, LARGE = 512, 4096
+"""Batch sizes."""
 DIM_TIMES = 4
 SAMPLES = 1 << 15
 """Samples of a measured turn."""
@@ -33,8 +33,8 @@ RING = 8
 MEMORY = 512 * 2**20
 """Most memory of rows while costs are measured. Servers collapse it into huge pages, once, and 4 GiB take seconds."""
 READ_BATCHES = 4
-TINY, OTHER = (16,), (256, 128)
-"""Hidden layers of the networks that are measured, and predicted by a check, besides the run's own."""
+TINY = (16,)
+"""Hidden layers of the network that is measured besides the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,14 @@ class Case:
     weights: int
 
 
-def measure_costs(
-    run: Run, note: Callable[[str], None], with_check: bool = False
-) -> tuple[Measurements, list[MeasuredStep]]:
-    """Measure the costs of a run's roles; `with_check` also the configurations that a check predicts, in alternation.
+def measure_costs(run: Run, report: Callable[[str], None]) -> Measurements:
+    """Measure the costs of a run's roles, in one job after another.
 
-    Jobs run one after another. Raise UserError for a cluster that is not local.
+    Raise UserError for a cluster that is not local.
     """
     if not run.cluster.has_processes_here:
         raise UserError("costs are measured in processes of this machine: use cluster=local")
-    run = _changed(run, batch=LARGE, cluster={"nn_workers": 1, "embedding_workers": 1, "data_loaders": 1})
+    run = changed(run, batch=LARGE, cluster={"nn_workers": 1, "embedding_workers": 1, "data_loaders": 1})
     small = {"memory": min(MEMORY, run.embedding.memory), "capacity": None}
     run = run.model_copy(
         update={
@@ -63,18 +61,14 @@ def measure_costs(
             "embedding": run.embedding.model_copy(update=small),
         }
     )
-    note("sampling the ids of the training rows")
+    report("sampling the ids of the training rows")
     frequency = sample_frequency(run)
-    fitted = _cases(_fitted(run))
-    others = _cases(_predicted(run)) if with_check else []
-    found: dict[str, MeasuredStep] = {}
+    steps = []
     with terminating_interrupts():
-        for case in _alternating(fitted, others):
-            note(f"measuring {case.name}")
-            found[case.name] = measure_case(case, frequency)
-    steps = tuple(found[case.name] for case in fitted)
-    measured = Measurements(FORMAT, __version__, this_machine(), subject_of(run), steps, frequency)
-    return measured, [found[case.name] for case in others]
+        for case in cases_of(_configurations(run)):
+            report(f"measuring {case.name}")
+            steps.append(measure_case(case, frequency))
+    return Measurements(FORMAT, __version__, this_machine(), settings_of(run), tuple(steps))
 
 
 def measure_case(case: Case, frequency: Frequency) -> MeasuredStep:
@@ -119,35 +113,20 @@ def _reading_seconds(run: Run) -> float:
         source.close()
 
 
-def _fitted(run: Run) -> dict[str, Run]:
-    """Return the configurations that the costs are fitted to, those whose networks can be built."""
+def _configurations(run: Run) -> dict[str, Run]:
+    """Return the configurations that the costs are fitted to."""
     dim = run.model.dim
-    cases = {
-        f"batch {SMALL}, dim {dim}": _changed(run, batch=SMALL),
-        f"batch {SMALL}, dim {dim}, 4 servers": _changed(run, batch=SMALL, servers=4),
+    return {
+        f"batch {SMALL}, dim {dim}": changed(run, batch=SMALL),
+        f"batch {SMALL}, dim {dim}, 4 servers": changed(run, batch=SMALL, servers=4),
         f"batch {LARGE}, dim {dim}": run,
-        f"batch {LARGE}, dim {dim * DIM_TIMES}": _changed(run, dim=dim * DIM_TIMES),
-        f"batch {LARGE}, dim {dim}, ffnn {TINY[0]}": _changed(run, hidden=TINY),
-        f"batch {LARGE}, dim {dim}, float16, 2 servers": _changed(run, wire="float16", servers=2),
+        f"batch {LARGE}, dim {dim * DIM_TIMES}": changed(run, dim=dim * DIM_TIMES),
+        f"batch {LARGE}, dim {dim}, ffnn {TINY[0]}": changed(run, hidden=TINY),
+        f"batch {LARGE}, dim {dim}, float16, 2 servers": changed(run, wire="float16", servers=2),
     }
-    return _buildable(cases)
 
 
-def _predicted(run: Run) -> dict[str, Run]:
-    """Return the configurations of a check: none of them is fitted."""
-    dim = run.model.dim
-    cases = {
-        f"batch {SMALL * 2}, dim {dim}": _changed(run, batch=SMALL * 2),
-        f"batch {MIDDLE}, dim {dim * 2}": _changed(run, batch=MIDDLE, dim=dim * 2),
-        f"batch {MIDDLE}, dim {dim}, 2 servers": _changed(run, batch=MIDDLE, servers=2),
-        f"batch {MIDDLE}, dim {dim}, bfloat16": _changed(run, batch=MIDDLE, wire="bfloat16"),
-        f"batch {MIDDLE}, dim {dim}, ffnn {OTHER[0]}-{OTHER[1]}": _changed(run, batch=MIDDLE, hidden=OTHER),
-        f"batch {LARGE * 2}, dim {dim * 2}, float16": _changed(run, batch=2 * LARGE, dim=2 * dim, wire="float16"),
-    }
-    return _buildable(cases)
-
-
-def _changed(
+def changed(
     run: Run,
     batch: int | None = None,
     dim: int | None = None,
@@ -156,6 +135,7 @@ def _changed(
     servers: int = 1,
     cluster: dict[str, Any] | None = None,
 ) -> Run:
+    """Return the run with another size of batch, rows, network or messages, or other replicas."""
     model: Any = run.model if hidden is None else Ffnn(kind="ffnn", dim=run.model.dim, hidden=hidden)
     if dim is not None:
         model = model.model_copy(update={"dim": dim})
@@ -170,31 +150,22 @@ def _changed(
     )
 
 
-def _buildable(cases: dict[str, Run]) -> dict[str, Run]:
-    found = {}
-    for name, run in cases.items():
+def cases_of(runs: dict[str, Run]) -> list[Case]:
+    """Return the configurations whose networks can be built."""
+    buildable = {}
+    for name, run in runs.items():
         with suppress(ConfigError):
             require_network(run, embedding_layout(run))
-            found[name] = run
-    return found
-
-
-def _cases(runs: dict[str, Run]) -> list[Case]:
-    weights = dense_weights(list(runs.values()))
-    return [Case(name, run, number) for (name, run), number in zip(runs.items(), weights, strict=True)]
+            buildable[name] = run
+    weights = dense_weights(list(buildable.values()))
+    return [Case(name, run, number) for (name, run), number in zip(buildable.items(), weights, strict=True)]
 
 
 def dense_weights(runs: Sequence[Run]) -> list[int]:
     """Return the weights of the dense network of each run; raises ConfigError for one that cannot be built."""
     numbers = []
-    for found in ask_torch("summary", runs):
-        if isinstance(found, str):
-            raise ConfigError(found)
-        numbers.append(sum(layer["parameters"] for layer in found["layers"]))
+    for summary in ask_torch("summary", runs):
+        if isinstance(summary, str):
+            raise ConfigError(summary)
+        numbers.append(sum(layer["parameters"] for layer in summary["layers"]))
     return numbers
-
-
-def _alternating(first: Sequence[Case], second: Sequence[Case]) -> list[Case]:
-    """Return all cases, one of each list in turn, so that a disturbance affects both."""
-    longer = max(len(first), len(second))
-    return [case for number in range(longer) for cases in (first, second) for case in cases[number : number + 1]]

@@ -1,5 +1,6 @@
-"""The file of measured costs: what `persia bench costs` writes and `persia plan` reads."""
+"""The costs that a prediction rests on: those in a file of `persia bench costs`, or an estimate for this machine."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 from persia_cli.bench.machine import Machine
 from persia_cli.config.schema import Run
 from persia_cli.cost.frequency import Frequency
-from persia_cli.cost.model import TERMS, StepSize, fit
+from persia_cli.cost.model import TERMS, RoleCosts, StepSize, fit
 from persia_cli.disk import write_whole
 from persia_cli.errors import UserError, one_line
 from persia_cli.plan.columns import dense_count, label_names
@@ -15,7 +16,24 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.wire_rows import row_bytes
 
-FORMAT = 1
+FORMAT = 2
+ERROR = 1.25
+"""Greatest ratio of a predicted to a measured speed, or the inverse; see `docs/guide/how-large.md`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostBasis:
+    """The costs that a prediction rests on, and how far it may be wrong."""
+
+    source: str
+    """Where the costs come from, after "from"."""
+    machine: Machine
+    """The machine whose cores they hold for."""
+    costs: RoleCosts
+    batch: int
+    """Largest batch that was measured."""
+    error: float
+    """The real speed lies between the predicted one divided by this and multiplied by it."""
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,51 +48,46 @@ class MeasuredStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int
 
 
-class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings that the costs hold for; a plan has the same."""
-
-    tables: tuple[str, ...]
-    dense: int
-    optimizer: str
-    dtype: str
-    precision: str
-
-
 class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that was measured on one machine."""
 
     format: int
     persia: str
     machine: Machine
-    subject: Subject
+    settings: dict[str, str]
+    """The result of `settings_of`."""
     steps: tuple[MeasuredStep, ...]
-    frequency: Frequency
 
     def costs(self) -> dict[str, dict[str, float]]:
         """Return the costs of roles that fit the measured steps."""
-        return fit([each.step for each in self.steps], [each.cpu_s for each in self.steps])
+        return fit([measured.step for measured in self.steps], [measured.cpu_s for measured in self.steps])
+
+    def basis(self, path: Path) -> CostBasis:
+        """Return the costs as the basis of a prediction; `path` is that of their file."""
+        batch = max(measured.step.batch for measured in self.steps)
+        return CostBasis(f"the measurements in {path}", self.machine, self.costs(), batch, ERROR)
 
 
 # Created while this module is imported: msgspec crashes if two threads decode a type for the first time at once.
 _DECODER = msgspec.json.Decoder(Measurements)
 
 
-def subject_of(run: Run) -> Subject:
-    """Return the settings of a run that its costs depend on and that no term of the model has."""
-    tables = tuple(table.name for table in embedding_layout(run).tables() if table.name[0] != "(")
-    return Subject(tables, dense_count(run), run.optimizer.embedding.kind, run.embedding.dtype, run.train.precision)
+def settings_of(run: Run) -> dict[str, str]:
+    """Return the settings that costs depend on and that no term of the model has, by key."""
+    return {
+        "optimizer.embedding.kind": run.optimizer.embedding.kind,
+        "embedding.dtype": run.embedding.dtype,
+        "train.precision": run.train.precision,
+    }
 
 
-def require_same_subject(run: Run, measured: Measurements) -> None:
-    """Raise UserError for a plan of other data or other arithmetic than was measured."""
-    keys = {"optimizer": "optimizer.embedding.kind", "dtype": "embedding.dtype", "precision": "train.precision"}
-    planned, known = msgspec.structs.asdict(subject_of(run)), msgspec.structs.asdict(measured.subject)
-    again = "measure by persia bench costs, with the same arguments"
-    if (planned["tables"], planned["dense"]) != (known["tables"], known["dense"]):
-        raise UserError(f"the measurements are of a data set with other features; {again}")
-    for name, key in keys.items():
-        if planned[name] != known[name]:
-            raise UserError(f"{key}={planned[name]}: the measurements have {known[name]}; {again}")
+def require_same_settings(run: Run, measured: Measurements) -> None:
+    """Raise UserError for a plan of other arithmetic than was measured."""
+    for key, value in settings_of(run).items():
+        if value != (known := measured.settings.get(key)):
+            raise UserError(
+                f"{key}={value}: the measurements have {known}; measure by persia bench costs, with the same arguments"
+            )
 
 
 def step_size(run: Run, frequency: Frequency, weights: int, layout: EmbeddingLayout | None = None) -> StepSize:
@@ -111,14 +124,17 @@ def write_measurements(path: Path, measured: Measurements) -> None:
 def read_measurements(path: Path) -> Measurements:
     """Read a file of measurements; raises UserError if it is missing or not one."""
     try:
-        found = _DECODER.decode(path.read_bytes())
+        measured = _DECODER.decode(path.read_bytes())
     except FileNotFoundError:
         raise UserError(
             f"there are no measurements at {path}: persia bench costs, with the same arguments, writes them; "
-            "or name the file by --costs"
+            "or leave --costs out"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
-        raise UserError(f"{path} has no measurements of persia bench costs: {one_line(error)}") from error
-    if found.format != FORMAT or any(each.cpu_s.keys() < TERMS.keys() for each in found.steps) or not found.steps:
+        raise UserError(
+            f"{path} has no measurements of this version of persia: {one_line(error)}; measure again by persia bench "
+            "costs"
+        ) from error
+    if measured.format != FORMAT or any(s.cpu_s.keys() < TERMS.keys() for s in measured.steps) or not measured.steps:
         raise UserError(f"{path} is of another version, or lacks a role; measure again by persia bench costs")
-    return found
+    return measured

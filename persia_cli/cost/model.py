@@ -50,7 +50,7 @@ class StepSize:
     def terms(self, role: str) -> dict[str, float]:
         """Return the number of units of each term of a role's CPU time."""
         values = self.ranks * self.row_values
-        found = {
+        units = {
             "batches": self.ranks,
             "requests": self.ranks * self.servers,
             "samples": self.batch,
@@ -61,7 +61,7 @@ class StepSize:
             "multiply_adds": self.batch * self.weights,
             "converted": values * self.converted,
         }
-        return {name: found[name] for name in TERMS[role]}
+        return {name: units[name] for name in TERMS[role]}
 
     def cpu(self, costs: RoleCosts, role: str, without: str = "") -> float:
         """Return the CPU seconds of all replicas of a role for one step, `without` one of the terms."""
@@ -96,12 +96,12 @@ def all_reduce_bytes(machines: int, weights: int) -> float:
 
 def fit(steps: Sequence[StepSize], seconds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the costs that fit measured CPU seconds of each role best, none below 0, by relative squared error."""
-    found = {}
+    costs = {}
     for role, names in TERMS.items():
-        measured = np.array([each[role] for each in seconds])
+        measured = np.array([cpu_s[role] for cpu_s in seconds])
         units = np.array([[step.terms(role)[name] for name in names] for step in steps], float)
-        found[role] = dict(zip(names, _least_squares(units / measured[:, None]), strict=True))
-    return found
+        costs[role] = dict(zip(names, _least_squares(units / measured[:, None]), strict=True))
+    return costs
 
 
 def _least_squares(terms: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:

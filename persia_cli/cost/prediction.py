@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from persia_cli.config.schema import Run, SyncMode
+from persia_cli.cost.frequency import Frequency
 from persia_cli.cost.machines import MachineGroup, MachinesFile
-from persia_cli.cost.measurements import Measurements, step_size
-from persia_cli.cost.model import FLOPS_PER_WEIGHT, NN, SERVER, TERMS, RoleCosts, StepSize, all_reduce_bytes, traffic
+from persia_cli.cost.measurements import CostBasis, step_size
+from persia_cli.cost.model import FLOPS_PER_WEIGHT, NN, SERVER, TERMS, StepSize, all_reduce_bytes, traffic
 from persia_cli.errors import UserError
 from persia_cli.plan.dense import dense_bytes
 from persia_cli.plan.embedding import embedding_layout, require_limits
@@ -19,7 +20,6 @@ MEMORY_USED = 0.9
 """Fraction of a machine's memory that rows and dense weights may take; processes and batches need the rest."""
 MAX_REPLICAS = 1024
 IN_SEQUENCE = "steps in sequence (mode=sync)"
-CORES = "cores of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,13 @@ class PlannedMachines:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Everything here is predicted from measurements of single steps."""
+    """Everything here is predicted from costs of single steps."""
 
     samples_per_s: float
+    error: float
+    """The real speed lies between the predicted one divided by this and multiplied by it."""
+    source: str
+    """Where the costs come from."""
     limits: dict[str, float]
     """Samples per second that each resource allows, the bottleneck first."""
     wanted: float | None
@@ -72,8 +76,6 @@ class Prediction:
     memory: int
     """Bytes of rows and index on all servers together, at capacity."""
     memory_per_server: float
-    hit_rate: float
-    """Fraction of look-ups that find a row, by the sample of ids."""
     weights: int
     price_per_million: float | None
     """Price of a million samples at the predicted, or the wanted, speed."""
@@ -91,15 +93,15 @@ class Site:
 
     run: Run
     weights: int
-    measured: Measurements
-    costs: RoleCosts
+    basis: CostBasis
+    frequency: Frequency
     kinds: tuple[MachineGroup, ...]
     layout: EmbeddingLayout
 
     @cached_property
     def step(self) -> StepSize:
         """The size of a step."""
-        return step_size(self.run, self.measured.frequency, self.weights, self.layout)
+        return step_size(self.run, self.frequency, self.weights, self.layout)
 
     @property
     def on_gpu(self) -> bool:
@@ -118,7 +120,7 @@ class Site:
     def cpu(self, role: str) -> float:
         """Return the CPU seconds of a sample, of all replicas of a role together."""
         without = "multiply_adds" if self.on_gpu and role == NN else ""
-        return self.step.cpu(self.costs, role, without) / self.step.batch
+        return self.step.cpu(self.basis.costs, role, without) / self.step.batch
 
     def limit(self, role: str) -> float:
         """Return the samples per second of a role's replicas, each with its threads."""
@@ -131,24 +133,24 @@ class Site:
 
     def limits(self) -> dict[str, float]:
         """Return the samples per second that each resource allows, the lowest first."""
-        found = {role: self.limit(role) for role in TERMS}
+        limits = {role: self.limit(role) for role in TERMS}
         if isinstance(self.run.mode, SyncMode):
-            found[IN_SEQUENCE] = 1.0 / sum(1.0 / found[role] for role in (*TERMS,)[1:])  # loaders are ahead
+            limits[IN_SEQUENCE] = 1.0 / sum(1.0 / limits[role] for role in (*TERMS,)[1:])  # loaders are ahead
         for kind in self.kinds:
             if cpu := self.cpu_on(kind):
-                found[f"{CORES}{kind.name}"] = kind.count * kind.cores / cpu
+                limits[f"cores of {kind.name}"] = kind.count * kind.cores / cpu
             if kind.network is not None and any(self.bytes_on(kind)):
-                found[f"network of {kind.name}"] = kind.count * kind.network * 1e9 / 8 / max(self.bytes_on(kind))
+                limits[f"network of {kind.name}"] = kind.count * kind.network * 1e9 / 8 / max(self.bytes_on(kind))
             if kind.gpus and NN in kind.roles:
                 used = min(kind.count * kind.gpus, self.share(kind, NN) * self.replicas(NN))
-                found[f"GPUs of {kind.name}"] = used * self.gpu_limit(kind)
-        return dict(sorted(found.items(), key=lambda each: each[1]))
+                limits[f"GPUs of {kind.name}"] = used * self.gpu_limit(kind)
+        return dict(sorted(limits.items(), key=lambda limit: limit[1]))
 
     def share(self, kind: MachineGroup, role: str) -> float:
         """Return the part of a role's replicas that machines of a kind have, by their cores."""
         if role not in kind.roles:
             return 0.0
-        return kind.count * kind.cores / sum(each.count * each.cores for each in self.kinds if role in each.roles)
+        return kind.count * kind.cores / sum(k.count * k.cores for k in self.kinds if role in k.roles)
 
     def cpu_on(self, kind: MachineGroup) -> float:
         """Return the CPU seconds of a sample on all machines of a kind together."""
@@ -156,13 +158,13 @@ class Site:
 
     def bytes_on(self, kind: MachineGroup) -> tuple[float, float]:
         """Return the bytes of a sample that all machines of a kind receive and send; 0 if there is only one machine."""
-        if sum(each.count for each in self.kinds) == 1:
+        if sum(kind.count for kind in self.kinds) == 1:
             return 0.0, 0.0
-        each = traffic(self.step)
+        bytes_of = traffic(self.step)
         machines = min(self.step.ranks, sum(other.count for other in self.kinds if NN in other.roles))
         exchanged = self.share(kind, NN) * machines * all_reduce_bytes(machines, self.weights) / self.step.batch
-        received = sum(self.share(kind, role) * each[role].received for role in TERMS)
-        sent = sum(self.share(kind, role) * each[role].sent for role in TERMS)
+        received = sum(self.share(kind, role) * bytes_of[role].received for role in TERMS)
+        sent = sum(self.share(kind, role) * bytes_of[role].sent for role in TERMS)
         return received + exchanged, sent + exchanged
 
     def planned(self, kind: MachineGroup, speed: float) -> PlannedMachines:
@@ -170,7 +172,7 @@ class Site:
         cores = speed * self.cpu_on(kind)
         memory = self.share(kind, SERVER) * sum(group.nbytes for group in self.layout.feature_groups)
         memory += self.share(kind, NN) * self.replicas(NN) * dense_bytes(self.run.optimizer.dense, self.weights)
-        received, sent = (speed * each * 8 / 1e9 for each in self.bytes_on(kind))
+        received, sent = (speed * nbytes * 8 / 1e9 for nbytes in self.bytes_on(kind))
         demands = [cores / kind.cores, memory / (MEMORY_USED * kind.memory)]
         demands.append(max(received, sent) / (kind.network or math.inf))
         if kind.gpus and NN in kind.roles:
@@ -192,26 +194,26 @@ class Site:
 
     def needed(self, wanted: float) -> dict[str, int]:
         """Return the least replicas of each role for a speed; raises UserError if no number of them reaches it."""
-        found: dict[str, int] = {}
+        needed: dict[str, int] = {}
         least = max((math.ceil(group.capacity / MAX_ROWS) for group in self.layout.feature_groups), default=1)
         # The others' costs depend on the number of ranks, and that of embedding workers on the number of servers.
         for role in (NN, SERVER, *TERMS):
-            number = found.get(role, least if role == SERVER else 1)
-            while (limit := self.resized(found | {role: number}).full_limit(role)) < wanted:
+            number = needed.get(role, least if role == SERVER else 1)
+            while (limit := self.resized(needed | {role: number}).full_limit(role)) < wanted:
                 number = max(number + 1, math.floor(0.98 * number * wanted / limit))
                 if number > min(MAX_REPLICAS, self.step.batch):
                     raise UserError(
                         f"--samples-per-s {wanted:,.0f}: {MAX_REPLICAS:,} replicas of {role} would not reach it with "
                         f"train.batch_size={self.step.batch} (predicted); raise the batch size, or ask for less"
                     )
-            found[role] = number
-        together = self.resized(found).limits().get(IN_SEQUENCE, math.inf)
+            needed[role] = number
+        together = self.resized(needed).limits().get(IN_SEQUENCE, math.inf)
         if together < wanted:
             raise UserError(
                 f"--samples-per-s {wanted:,.0f}: with mode=sync roles wait for each other, which allows "
-                f"{together:,.0f} with {found[NN]} NN workers (predicted); use mode=hybrid, or ask for less"
+                f"{together:,.0f} with {needed[NN]} NN workers (predicted); use mode=hybrid, or ask for less"
             )
-        return {role: found[role] for role in TERMS}
+        return {role: needed[role] for role in TERMS}
 
     def full_limit(self, role: str) -> float:
         """Return the samples per second of a role's replicas, those of NN workers with their GPUs."""
@@ -223,15 +225,19 @@ def _key(role: str) -> str:
     return f"{role.replace('-', '_')}s"
 
 
-def measured_machine(measured: Measurements) -> MachinesFile:
-    """Return the machine of the measurements as the only one of a plan."""
-    machine = measured.machine
-    kind = MachineGroup(name="the measured machine", cores=machine.cores, memory=machine.memory)
+def measured_machine(basis: CostBasis) -> MachinesFile:
+    """Return the machine that the costs hold for as the only one of a plan."""
+    kind = MachineGroup(name="the measured machine", cores=basis.machine.cores, memory=basis.machine.memory)
     return MachinesFile(machines=(kind,))
 
 
 def predict(
-    run: Run, weights: int, measured: Measurements, machines: MachinesFile, wanted: float | None = None
+    run: Run,
+    weights: int,
+    basis: CostBasis,
+    frequency: Frequency,
+    machines: MachinesFile,
+    wanted: float | None = None,
 ) -> Prediction:
     """Predict a job on machines; `wanted` is a speed in samples per second to size it for.
 
@@ -239,12 +245,12 @@ def predict(
     """
     layout = embedding_layout(run)
     require_limits(layout, run.cluster.embedding_servers)
-    site = Site(run, weights, measured, measured.costs(), machines.machines, layout)
+    site = Site(run, weights, basis, frequency, machines.machines, layout)
     limits = site.limits()
     speed = next(iter(limits.values()))
     needed = site.needed(wanted) if wanted else {}
     planned = [site.resized(needed).planned(kind, wanted or speed) for kind in machines.machines]
-    prices = [each.price_per_hour for each in planned if each.price_per_hour is not None]
+    prices = [kind.price_per_hour for kind in planned if kind.price_per_hour is not None]
     price = sum(prices) / 3600.0 / (wanted or speed) * 1e6 if len(prices) == len(planned) else None
     roles = [
         PlannedRole(role, site.replicas(role), site.cpu(role) * 1e6, site.limit(role), needed.get(role))
@@ -254,6 +260,8 @@ def predict(
     memory = sum(group.nbytes for group in layout.feature_groups)
     return Prediction(
         samples_per_s=speed,
+        error=basis.error,
+        source=basis.source,
         limits=limits,
         wanted=wanted,
         roles=roles,
@@ -262,7 +270,6 @@ def predict(
         parameters=sum(group.capacity * group.dim for group in layout.feature_groups),
         memory=memory,
         memory_per_server=memory / run.cluster.embedding_servers,
-        hit_rate=measured.frequency.hit_rate(rows),
         weights=weights,
         price_per_million=price,
         assumptions=[*_assumptions(site), *machines.assumptions],
@@ -270,18 +277,17 @@ def predict(
 
 
 def _assumptions(site: Site) -> list[str]:
-    part, sizes = site.step.batch / site.step.ranks, site.measured.frequency.sizes
-    most = max(each.step.batch for each in site.measured.steps)
-    found = [
-        f"a core is as fast as one of the measured machine, {site.measured.machine.processor}",
+    part, most = site.step.batch / site.step.ranks, site.basis.batch
+    assumptions = [
+        f"a core is as fast as one of the measured machine, {site.basis.machine.processor}",
         "rows exist, as late in a training; networks have no delay; work is spread evenly",
         "a replica uses one core, an NN worker train.threads; among several machines all messages cross the network",
     ]
     if site.on_gpu:
-        found.append(
+        assumptions.append(
             f"a GPU reaches {GPU_EFFICIENCY:.0%} of gpu_tflops, with {FLOPS_PER_WEIGHT} operations for each dense "
             "weight and sample; there is one NN worker for each GPU"
         )
-    if part > min(most, sizes[-1]):
-        found.append(f"a rank's {part:,.0f} samples are more than measured ({most:,}): extrapolated")
-    return found
+    if part > min(most, site.frequency.sizes[-1]):
+        assumptions.append(f"a rank's {part:,.0f} samples are more than measured ({most:,}): extrapolated")
+    return assumptions

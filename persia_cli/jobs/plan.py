@@ -17,12 +17,18 @@ from persia_cli.jobs.reporter import SILENT, Reporter
 from persia_cli.jobs.run_dirs import choose_run_dir
 from persia_cli.observe.remote_records import fetch_record, is_to_be_fetched
 from persia_cli.observe.saved_run import SavedModel, find_model, has_checkpoint, locate_model, newest_of_run
+from persia_cli.plan.capacity import require_capacity
+from persia_cli.plan.checks import split_line
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import JobPlan, Task, plan_job
-from persia_cli.plan.resumed import FinishedError, require_same_training, require_steps_left
-from persia_cli.plan.saved_model import require_same_widths, require_saved_model, require_space
+from persia_cli.plan.saved_model import (
+    FinishedError,
+    require_same_training,
+    require_same_widths,
+    require_saved_model,
+    require_steps_left,
+)
 from persia_cli.plan.settled import settled, settled_as
-from persia_cli.plan.split_line import split_line
 from persia_cli.storage.locations import Location, address_of, location_of
 from persia_cli.storage.remote import without_secret
 from persia_cli.store.checkpoints.claim import require_writer
@@ -152,7 +158,7 @@ def plan_resumed(source: Location, run: Run, run_dir: Path, reporter: Reporter =
     meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
     require_same_training(model.run, anchored(meant))
     manifest = read_manifest(model.checkpoint)
-    require_space(manifest.tables, embedding_layout(run), run.cluster.embedding_servers)
+    require_capacity(manifest.tables, embedding_layout(run), run.cluster.embedding_servers)
     plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest)
     require_steps_left(plan, manifest)
     return replace(plan, resumes=model.run_dir)
@@ -178,7 +184,7 @@ def plan_saved(
         run = _on_test(run)
     require_saved_model(model.run, run, DOING[task], tuple(setting.partition("=")[0] for setting in without))
     servers = run.cluster.embedding_servers
-    require_space(read_manifest(model.checkpoint).tables, embedding_layout(run), servers)
+    require_capacity(read_manifest(model.checkpoint).tables, embedding_layout(run), servers)
     facts = facts_of(run.dataset, reporter)
     if facts.settled is not None:
         require_same_widths(model.run, facts.settled)

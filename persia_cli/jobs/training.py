@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from persia_cli.config.compose import compose_run
+from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.engines import driver_process
 from persia_cli.engines.engine import engine_of
@@ -104,6 +105,7 @@ def plan_rest(run_dir: Path, overrides: Sequence[str], reporter: Reporter) -> Jo
         raise UserError(
             f"{run_dir} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
         )
+    read_run(run_dir / CONFIG)  # before the arguments, since one of another version is refused as such
     run = compose_run([f"conf={run_dir / CONFIG}", *overrides])
     if run.cluster.is_spread and not engine_of(run.cluster).drives_here(is_point=False):
         return run

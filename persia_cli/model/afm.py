@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Afm
-from persia_cli.model.dropout import Dropout
 from persia_cli.model.fields import WeightedFields
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.layers import Dropout
 from persia_cli.model.shape import InputShape
 
 
@@ -42,6 +42,4 @@ def products_of_pairs(vectors: torch.Tensor) -> torch.Tensor:
     return torch.cat([row.unsqueeze(1) * vectors[:, first:] for first, row in enumerate(rows, start=1)], dim=1)
 
 
-def build(model: Afm, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return AttentionalFactorizationMachine(shape, model)
+build = AttentionalFactorizationMachine

@@ -42,11 +42,11 @@ class AutomaticInteractions(nn.Module):
         super().__init__()
         dim, heads, width = settings.dim, settings.heads, settings.width
         self.fields = Fields(shape, dim)
-        own = heads * width
+        attended = heads * width
         self.attention = nn.Sequential(
-            *(Interacting(own if layer else dim, heads, width) for layer in range(settings.layers))
+            *(Interacting(attended if layer else dim, heads, width) for layer in range(settings.layers))
         )
-        self.last = nn.Linear(self.fields.count * own, shape.tasks)
+        self.last = nn.Linear(self.fields.count * attended, shape.tasks)
         self.network = (
             fully_connected(self.fields.count * dim, settings.hidden, shape.tasks, style_of(settings))
             if settings.hidden
@@ -60,6 +60,4 @@ class AutomaticInteractions(nn.Module):
         return logits if self.network is None else logits + self.network(fields.flatten(1))
 
 
-def build(model: AutoInt, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return AutomaticInteractions(shape, model)
+build = AutomaticInteractions

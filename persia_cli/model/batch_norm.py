@@ -55,10 +55,10 @@ class BatchNorm(nn.Module):
         if inputs.dim() == 2 and (self.ranks == 1 or not self.training):
             if not self.training or inputs.shape[0] < 2:
                 return batch_norm(inputs, *statistics, self.weight, self.bias, False, eps=self.eps)
-            own = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+            of_step = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
             # With a momentum of 1 it puts the statistics of this step alone into `own`.
-            normal = batch_norm(inputs, *own, self.weight, self.bias, True, 1.0, self.eps)
-            self._learn(*own)
+            normal = batch_norm(inputs, *of_step, self.weight, self.bias, True, 1.0, self.eps)
+            self._learn(*of_step)
             return normal
         # Sums over a batch need more digits than half precision has.
         mean, variance = self._moments(inputs.to(self.running_mean.dtype)) if self.training else statistics

@@ -3,8 +3,6 @@
 Source: the layers of that example, `adult-income` of github.com/PersiaML/PERSIA.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
@@ -21,13 +19,14 @@ class LinearBranches(nn.Module):
     have biases, which normalisation subtracts again.
     """
 
-    def __init__(self, shape: InputShape, dense: int, sparse: int, hidden: Sequence[int]) -> None:
+    def __init__(self, shape: InputShape, settings: Branches) -> None:
         super().__init__()
+        dense, sparse = settings.dense, settings.sparse
         self.features = shape.pooled
         inputs = sum(feature.dim for feature in self.features)
         self.dense = nn.Sequential(nn.Linear(shape.dense, dense, bias=False), BatchNorm(dense))
         self.sparse = nn.Sequential(nn.Linear(inputs, sparse, bias=False), BatchNorm(sparse))
-        widths = [dense + sparse, *hidden, shape.tasks]
+        widths = [dense + sparse, *settings.hidden, shape.tasks]
         self.last = nn.Sequential(*map(nn.Linear, widths[:-1], widths[1:]))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
@@ -36,6 +35,4 @@ class LinearBranches(nn.Module):
         return self.last(torch.cat(branches, dim=1))
 
 
-def build(model: Branches, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return LinearBranches(shape, model.dense, model.sparse, model.hidden)
+build = LinearBranches

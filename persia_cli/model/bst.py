@@ -6,8 +6,7 @@ from torch.nn.functional import leaky_relu
 
 from persia_cli.config.schema import Bst
 from persia_cli.model.attending import AttendingNetwork
-from persia_cli.model.dropout import Dropout
-from persia_cli.model.layers import LayerNorm
+from persia_cli.model.layers import Dropout, LayerNorm
 from persia_cli.model.self_attention import Positions, SelfAttention
 from persia_cli.model.shape import InputShape
 
@@ -60,7 +59,7 @@ class BehaviourTransformer(nn.Module):
         return (values * present).sum(1) / present.sum(1)
 
 
-def build(model: Bst, shape: InputShape) -> nn.Module:
+def build(shape: InputShape, model: Bst) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
     return AttendingNetwork(
         shape, model, lambda target, sequence: BehaviourTransformer(target.dim, sequence.max_length or 1, model)

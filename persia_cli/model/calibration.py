@@ -1,7 +1,6 @@
 """The correction of a saved network's logits by a slope and a shift of each label, when it is no longer trained."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.control.calibration import Calibration
-from persia_cli.model.outputs import Output, split_output
+from persia_cli.model.outputs import change_logits
 
 NAME = "logit_calibration"
 Factors = NDArray[np.float32]
@@ -20,8 +19,8 @@ def factors_of(calibration: Sequence[Calibration], tasks: int) -> Factors | None
     if not calibration:
         return None
     factors = np.array([np.ones(tasks), np.zeros(tasks)], np.float32)
-    for each in calibration:
-        factors[:, each.task] = each.slope, each.shift
+    for correction in calibration:
+        factors[:, correction.task] = correction.slope, correction.shift
     return factors
 
 
@@ -29,9 +28,8 @@ def calibrate(network: nn.Module, factors: Factors) -> None:
     """Make a network in evaluation mode return corrected logits."""
     network.register_buffer(NAME, torch.tensor(factors), persistent=False)
 
-    def after(module: nn.Module, inputs: Any, output: Output) -> Output:
-        logits, auxiliary = split_output(output)
-        logits = logits * getattr(module, NAME)[0] + getattr(module, NAME)[1]
-        return logits if auxiliary is None else (logits, auxiliary)
+    def correct(module: nn.Module, logits: torch.Tensor) -> torch.Tensor:
+        slopes_and_shifts = getattr(module, NAME)
+        return logits * slopes_and_shifts[0] + slopes_and_shifts[1]
 
-    network.register_forward_hook(after)
+    change_logits(network, correct)

@@ -1,6 +1,5 @@
 """A user's own network, from a class in a Python file."""
 
-import difflib
 import importlib.util
 import inspect
 import sys
@@ -12,14 +11,14 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import CustomModel
-from persia_cli.errors import ConfigError
+from persia_cli.errors import ConfigError, did_you_mean
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import checked_output
 from persia_cli.model.shape import InputShape
 from persia_cli.storage.addresses import local_path
 
 
-def build(model: CustomModel, shape: InputShape) -> nn.Module:
+def build(shape: InputShape, model: CustomModel) -> nn.Module:
     """Load the class, build it and try it on two samples of zeros; raises ConfigError with the correction."""
     path = local_path(model.file)
     network = _construct(_find(_load(path), model.name, path), shape, model.args, path)
@@ -41,19 +40,18 @@ def _load(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ConfigError(f"model.file={path} cannot be imported: {_said(error)}") from error
+        raise ConfigError(f"model.file={path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
 
 def _find(module: ModuleType, name: str, path: Path) -> type[nn.Module]:
-    found = getattr(module, name, None)
-    if isinstance(found, type) and issubclass(found, nn.Module):
-        return found
-    if found is not None:
+    wanted = getattr(module, name, None)
+    if isinstance(wanted, type) and issubclass(wanted, nn.Module):
+        return wanted
+    if wanted is not None:
         raise ConfigError(f"model.name={name} of {path} is not a class derived from torch.nn.Module")
     classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)]
-    near = difflib.get_close_matches(name, classes, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(classes) or 'no torch.nn.Module at all'}"
+    hint = did_you_mean(name, classes) if classes else "it has no torch.nn.Module at all"
     raise ConfigError(f"model.name={name}: {path} has no such class; {hint}")
 
 
@@ -67,7 +65,9 @@ def _construct(wanted: type[nn.Module], shape: InputShape, args: dict[str, Any],
     try:
         return wanted(shape, **args)
     except Exception as error:
-        raise ConfigError(f"{wanted.__name__} of {path} refuses its model.args: {_said(error)}") from error
+        raise ConfigError(
+            f"{wanted.__name__} of {path} refuses its model.args: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _try_out(network: nn.Module, shape: InputShape, what: str) -> None:
@@ -79,7 +79,7 @@ def _try_out(network: nn.Module, shape: InputShape, what: str) -> None:
             with torch.no_grad():
                 output = network(_zeros(shape, size))
         except Exception as error:
-            raise ConfigError(f"{what} fails in forward for {size} samples: {_said(error)}") from error
+            raise ConfigError(f"{what} fails in forward for {size} samples: {type(error).__name__}: {error}") from error
         _, auxiliary = checked_output(output, (size, shape.tasks), what)
         if auxiliary is not None and not trains:
             raise ConfigError(f"{what} must return its logits alone while self.training is false")
@@ -100,7 +100,3 @@ def _zeros(shape: InputShape, size: int) -> ModelBatch:
     }
     groups = [torch.zeros(size, len(group), dim) for group, dim in zip(names, dims, strict=True)]
     return ModelBatch(torch.zeros(size, shape.dense), groups, names, sequences)
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -79,7 +79,7 @@ class DeepCross(nn.Module):
         return self.last(deep)
 
 
-def build(model: DcnV2, shape: InputShape) -> nn.Module:
+def build(shape: InputShape, model: DcnV2) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
 
     def cross(width: int) -> nn.Module:

@@ -31,6 +31,4 @@ class DeepFactorizationMachine(nn.Module):
         return self.network(vectors.flatten(1)) + first_order + pair_products(vectors)
 
 
-def build(model: DeepFm, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return DeepFactorizationMachine(shape, model)
+build = DeepFactorizationMachine

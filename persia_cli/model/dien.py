@@ -76,11 +76,11 @@ def next_item_losses(
     of the other sample is no negative; `elements`, which are `values` without dropout, are compared.
     """
     others, there = others_of(values, mask)
-    own, rival, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
-    losses = softplus(-(interests * own).sum(2)) + softplus((interests * rival).sum(2))
+    following, rival, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
+    losses = softplus(-(interests * following).sum(2)) + softplus((interests * rival).sum(2))
     if elements is not None:
-        own, rival = elements[:, 1:], others_of(elements, mask)[0][:, 1:]
-    counts = mask[:, 1:] & there.unsqueeze(1) & (own != rival).any(2)
+        following, rival = elements[:, 1:], others_of(elements, mask)[0][:, 1:]
+    counts = mask[:, 1:] & there.unsqueeze(1) & (following != rival).any(2)
     return (losses * counts).sum(1) / max(mask.shape[1] - 1, 1)
 
 
@@ -119,6 +119,4 @@ class DeepInterestEvolution(AttendingNetwork):
         return (logits, self.auxiliary_weight * torch.stack(losses, dim=1).sum(1, keepdim=True)) if losses else logits
 
 
-def build(model: Dien, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    return DeepInterestEvolution(shape, model)
+build = DeepInterestEvolution

@@ -30,7 +30,7 @@ class Attention(nn.Module):
         return weighed.sum(1)
 
 
-def build(model: Din, shape: InputShape) -> nn.Module:
+def build(shape: InputShape, model: Din) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
     unit = LayerStyle("prelu")
     return AttendingNetwork(shape, model, lambda target, _: Attention(target.dim, model.attention, unit))

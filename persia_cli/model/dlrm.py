@@ -64,6 +64,4 @@ class _Chosen(torch.autograd.Function):
         return torch.nn.functional.pad(gradient, (0, 1)).index_select(1, places), None, None
 
 
-def build(model: Dlrm, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return DeepRecommender(shape, model)
+build = DeepRecommender

@@ -23,6 +23,4 @@ class FeedForward(nn.Module):
         return self.network(self.inputs(batch))
 
 
-def build(model: Ffnn, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return FeedForward(shape, model)
+build = FeedForward

@@ -36,8 +36,10 @@ class Bilinear(nn.Module):
         super().__init__()
         self.dim = dim
         # All matrices that multiply field i are one layer.
-        own = {"field_all": [1], "field_each": [1] * (fields - 1), "field_interaction": range(fields - 1, 0, -1)}[kind]
-        self.inner = nn.ModuleList(JoinedLinear(dim, dim, matrices, bias=False) for matrices in own)
+        counts = {"field_all": [1], "field_each": [1] * (fields - 1), "field_interaction": range(fields - 1, 0, -1)}[
+            kind
+        ]
+        self.inner = nn.ModuleList(JoinedLinear(dim, dim, matrices, bias=False) for matrices in counts)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return [n, fields (fields - 1) / 2, dim] of [n, fields, dim]; pairs are ordered by i, then j."""
@@ -69,6 +71,4 @@ class ImportanceAndInteraction(nn.Module):
         return first_order + self.network(products.flatten(1))
 
 
-def build(model: FibiNet, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return ImportanceAndInteraction(shape, model)
+build = ImportanceAndInteraction

@@ -83,6 +83,4 @@ def _gates(shape: InputShape, settings: FinalMlp, width: int) -> list[FeatureGat
     return [FeatureGate(context, settings.dim, settings.gate.hidden, width) for context in contexts]
 
 
-def build(model: FinalMlp, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return TwoStreams(shape, model)
+build = TwoStreams

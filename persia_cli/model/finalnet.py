@@ -98,6 +98,4 @@ def _block(inputs: int, widths: Sequence[int], style: LayerStyle, tasks: int) ->
     return nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], tasks, bias=style.bias))
 
 
-def build(model: FinalNet, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return FactorizedBlocks(shape, model)
+build = FactorizedBlocks

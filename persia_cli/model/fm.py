@@ -35,6 +35,4 @@ def pair_products(vectors: torch.Tensor) -> torch.Tensor:
     return 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(1, keepdim=True)
 
 
-def build(model: Fm, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return FactorizationMachine(shape, model)
+build = FactorizationMachine

@@ -21,6 +21,6 @@ class GatedCross(nn.Module):
         return first * self.cross(last) * torch.sigmoid(self.gate(last)) + last
 
 
-def build(model: Gdcn, shape: InputShape) -> nn.Module:
+def build(shape: InputShape, model: Gdcn) -> nn.Module:
     """Build the network for features that `require_fit` accepts: that of DCN v2, with other cross layers."""
     return DeepCross(shape, model, GatedCross)

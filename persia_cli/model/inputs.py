@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from persia_cli.model.dropout import dropped
+from persia_cli.model.layers import dropped
 from persia_cli.model.shape import FeatureShape
 
 
@@ -30,11 +30,11 @@ class ModelBatch:
 
     def __post_init__(self) -> None:
         """Split the groups once for all readers: later, torch.compile would trace it."""
-        found: dict[str, torch.Tensor] = {}
+        pooled: dict[str, torch.Tensor] = {}
         for names, group in zip(self.names, self.groups, strict=True):
             # One unbind has one backward; a slice per feature would fill and add a whole group each.
-            found.update(zip(names, group.unbind(1), strict=True))
-        object.__setattr__(self, "pooled", found)
+            pooled.update(zip(names, group.unbind(1), strict=True))
+        object.__setattr__(self, "pooled", pooled)
 
     def with_dropout(self, share: float) -> "ModelBatch":
         """Return the batch with dropout of its vectors: this share of numbers is 0, the others are scaled up."""

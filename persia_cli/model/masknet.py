@@ -44,8 +44,8 @@ class MaskedBlocks(nn.Module):
         self.norm = LayerNorm(count, settings.dim) if settings.embedding_norm else nn.Identity()
         inputs = [width, *widths[:-1]] if self.serial else [width] * len(widths)
         self.blocks = nn.ModuleList(
-            MaskBlock(width, before, own, settings.reduction, style.after(number, own))
-            for number, (before, own) in enumerate(zip(inputs, widths, strict=True))
+            MaskBlock(width, before, after, settings.reduction, style.after(number, after))
+            for number, (before, after) in enumerate(zip(inputs, widths, strict=True))
         )
         last = widths[-1] if self.serial else sum(widths)
         self.network = fully_connected(last, settings.hidden, shape.tasks, replace(style, norm="none"))
@@ -61,6 +61,4 @@ class MaskedBlocks(nn.Module):
         return self.network(hidden)
 
 
-def build(model: MaskNet, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return MaskedBlocks(shape, model)
+build = MaskedBlocks

@@ -35,6 +35,4 @@ class MultiGateExperts(nn.Module):
         return logits.squeeze(2).t()
 
 
-def build(model: Mmoe, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return MultiGateExperts(shape, model)
+build = MultiGateExperts

@@ -1,9 +1,10 @@
 """The output of a network: logits, and in training optional auxiliary losses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from persia_cli.errors import ConfigError
 
@@ -14,6 +15,17 @@ Output = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 def split_output(output: Output) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return logits and auxiliary losses, None if the network has none."""
     return output if isinstance(output, tuple) else (output, None)
+
+
+def change_logits(network: nn.Module, change: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+    """Make a network return changed logits; its auxiliary losses stay."""
+
+    def after(module: nn.Module, inputs: Any, output: Output) -> Output:
+        logits, auxiliary = split_output(output)
+        logits = change(module, logits)
+        return logits if auxiliary is None else (logits, auxiliary)
+
+    network.register_forward_hook(after)
 
 
 def checked_output(output: Any, shape: Sequence[int], whose: str) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -33,10 +33,10 @@ class Extraction(nn.Module):
         of_tasks, of_all = inputs[:-1], inputs[-1:]
         read = torch.cat([of_tasks.repeat_interleave(self.own, 0), of_all.expand(self.shared, -1, -1)])
         experts: torch.Tensor = self.experts(read)
-        own, shared = experts[: self.tasks * self.own], experts[self.tasks * self.own :]
+        separate, shared = experts[: self.tasks * self.own], experts[self.tasks * self.own :]
         # Blocks [tasks, experts, n, width].
         by_task = torch.cat(
-            [own.view(self.tasks, self.own, *own.shape[1:]), shared.expand(self.tasks, -1, -1, -1)], dim=1
+            [separate.view(self.tasks, self.own, *separate.shape[1:]), shared.expand(self.tasks, -1, -1, -1)], dim=1
         )
         mixed = torch.einsum("tne,tenh->tnh", self.gates(of_tasks).softmax(2), by_task)
         if self.shared_gate is None:
@@ -67,6 +67,4 @@ class ProgressiveExtraction(nn.Module):
         return logits.squeeze(2).t()
 
 
-def build(model: Ple, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return ProgressiveExtraction(shape, model)
+build = ProgressiveExtraction

@@ -1,37 +1,12 @@
 """Checks that a data set has the features that a network needs; this module does not import torch."""
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from persia_cli.config.schema import (
-    Afm,
-    AutoInt,
-    Branches,
-    Bst,
-    CustomModel,
-    DcnV2,
-    DeepFm,
-    Dien,
-    Din,
-    Dlrm,
-    Esmm,
-    FibiNet,
-    FinalMlp,
-    FinalNet,
-    Fm,
-    Gdcn,
-    Lr,
-    MaskNet,
-    Model,
-    SasRec,
-    TwoTower,
-    WideDeep,
-    XDeepFm,
-)
+from persia_cli.config import schema
 from persia_cli.config.schema.interactions import Gate
 from persia_cli.config.schema.perceptrons import Perceptrons
-from persia_cli.errors import ConfigError, count
+from persia_cli.errors import ConfigError, count, did_you_mean
 from persia_cli.model.shape import FeatureShape, InputShape
 
 Pair = tuple[FeatureShape, FeatureShape]
@@ -39,78 +14,94 @@ Pair = tuple[FeatureShape, FeatureShape]
 
 POOLED, SEQUENCE = "sum, mean or sqrtn", "none (and a max_length)"
 """Description of the pooling that a feature needs, for messages."""
+FIELDS = ("fm", "deepfm", "xdeepfm", "afm", "fibinet", "autoint", "masknet", "finalnet")
+"""Kinds that compute with a vector of each sparse feature, all of one dim."""
+FIRST_ORDER = ("wide_deep", "fm", "deepfm", "xdeepfm", "afm", "fibinet")
+"""Kinds whose rows begin with a weight for each label."""
 
 
-def require_fit(model: Model, shape: InputShape) -> None:
+def require_fit(model: schema.Model, shape: InputShape) -> None:
     """Raise ConfigError if the network cannot be built on these features; a custom network is not checked here."""
     if model.output_bias != "init":
         _require_output_bias(model, shape)
-    if isinstance(model, CustomModel):
-        return
     match model:
-        case Bst():
+        case schema.CustomModel():
+            return
+        case schema.Bst():
             require_heads(model.heads, attended_pairs(model.attend, shape))
-            return
-        case Din():
+        case schema.Din():
             attended_pairs(model.attend, shape)
-            return
-        case Dien():
+        case schema.Dien():
             _require_next_items(model.auxiliary_weight, attended_pairs(model.attend, shape))
-            return
-        case SasRec():
+        case schema.SasRec():
             require_heads(model.heads, [sequence_and_candidate(model.attend, shape)])
-            return
-    _refuse_sequences(model.kind, shape)
-    match model:
-        case Dlrm():
-            _require_both(model.kind, shape)
-            _require_dim(model.kind, shape, model.dim)
-        case Branches():
-            _require_both(model.kind, shape)
-        case Lr():
-            _require_sparse(model.kind, shape)
-            _require_one_weight_each(shape)
-        case WideDeep():
-            _require_sparse(model.kind, shape)
-            _require_first_order(model.kind, shape, vector=0)
-        case Fm() | DeepFm() | XDeepFm():
-            _require_sparse(model.kind, shape)
-            _require_dim(model.kind, shape, model.dim)
-            _require_first_order(model.kind, shape, vector=1)
-        case Afm() | FibiNet():
-            _require_sparse(model.kind, shape)
-            _require_dim(model.kind, shape, model.dim)
-            _require_first_order(model.kind, shape, vector=1)
-            _require_pairs(model.kind, shape)
-        case AutoInt() | MaskNet() | FinalNet():
-            _require_sparse(model.kind, shape)
-            _require_dim(model.kind, shape, model.dim)
-        case FinalMlp():
-            gate_contexts(model.gate, shape)
-        case TwoTower():
-            tower_features(model.user, model.item, shape)
+        case _:
+            for reason in _reasons_against(model, shape):
+                raise ConfigError(f"model.kind={model.kind} {reason}")
+    if isinstance(model, schema.FinalMlp):
+        gate_contexts(model.gate, shape)
+    if isinstance(model, schema.TwoTower):
+        tower_features(model.user, model.item, shape)
 
 
-def _require_output_bias(model: Model, shape: InputShape) -> None:
+def _reasons_against(model: schema.Model, shape: InputShape) -> Iterator[str]:
+    """Yield the reasons, after the network's kind, for which one that reads no sequences cannot use these features."""
+    dims = {f"{feature.name} ({feature.dim})": feature.dim for feature in shape.pooled}
+    if shape.sequences:
+        yield (
+            "takes one vector per feature, but pooling is none for "
+            f"{', '.join(feature.name for feature in shape.sequences)}; set its pooling to sum, mean or sqrtn, or use "
+            "model.kind=din, or a model.kind=custom, that reads sequences"
+        )
+    if model.kind in ("dlrm", "branches") and not (shape.dense and shape.features):
+        yield (
+            "has a part for dense and one for sparse features, but the data set has no "
+            f"{'sparse' if shape.dense else 'dense'} ones; use model.kind=ffnn"
+        )
+    if model.kind in ("lr", "wide_deep", *FIELDS) and not dims:
+        yield "works on embeddings, but the data set has no sparse features; use model.kind=ffnn"
+    if model.kind == "lr" and (others := [name for name, dim in dims.items() if dim != shape.tasks]):
+        yield (
+            f"needs rows of one column for each label, which is {shape.tasks}, but these have another dim: "
+            f"{', '.join(others)}; set model.dim={shape.tasks}, and give no table another dim"
+        )
+    if model.kind in ("dlrm", *FIELDS) and (others := [name for name, dim in dims.items() if dim != model.dim]):
+        yield (
+            f"needs rows of model.dim={model.dim} for every feature, but these have another dim: {', '.join(others)}; "
+            "give their tables the same dim or use model.kind=ffnn"
+        )
+    if model.kind in FIRST_ORDER:
+        least = shape.tasks + (model.kind != "wide_deep")  # and a column of a vector
+        if narrow := [name for name, dim in dims.items() if dim < least]:
+            yield (
+                "has a weight for each label in the first columns of a row, so rows need at least "
+                f"{least} columns, but these have fewer: {', '.join(narrow)}; raise model.dim or the dim of these "
+                "tables"
+            )
+    if model.kind in ("afm", "fibinet") and len(dims) + shape.dense < 2:
+        yield "multiplies pairs of features, but the data set has only one; use model.kind=lr"
+
+
+def _require_output_bias(model: schema.Model, shape: InputShape) -> None:
     """Raise ConfigError if the network has no bias of its output, or its initial values do not fit."""
-    begins = model.output_bias
-    if isinstance(model, CustomModel | SasRec | TwoTower):
-        why = "is your own class, which sets its bias" if isinstance(model, CustomModel) else "has no such bias"
+    bias = model.output_bias
+    if isinstance(model, schema.CustomModel | schema.SasRec | schema.TwoTower):
+        why = "is your own class, which sets its bias" if isinstance(model, schema.CustomModel) else "has no such bias"
         raise ConfigError(f"model.output_bias: model.kind={model.kind} {why}; leave it out")
-    own = isinstance(model, AutoInt | DcnV2 | Gdcn | FinalMlp)
-    if isinstance(model, Perceptrons) and not (model.bias or own):
+    is_separate = model.kind in ("autoint", "dcn_v2", "gdcn", "finalmlp")  # `model.bias` is not about the last layer
+    if isinstance(model, Perceptrons) and not (model.bias or is_separate):
         raise ConfigError("model.bias=false leaves out the bias that model.output_bias is about; give one of them")
-    if not isinstance(begins, tuple):
+    if not isinstance(bias, tuple):
         return
-    if len(begins) != shape.tasks:
+    if len(bias) != shape.tasks:
         raise ConfigError(
-            f"model.output_bias has {count(len(begins), 'number')}, and the data set {count(shape.tasks, 'label')}; "
+            f"model.output_bias has {count(len(bias), 'number')}, and the data set {count(shape.tasks, 'label')}; "
             "give one for each label"
         )
-    if isinstance(model, Esmm) and any(later >= earlier for earlier, later in pairwise(begins)):
+    if isinstance(model, schema.Esmm) and any(later >= earlier for earlier, later in pairwise(bias)):
         raise ConfigError(
             "model.output_bias: each label of model.kind=esmm takes the one before, but one of them is not rarer than "
-            f"the one before: {list(begins)}; correct the order of dataset.labels, or leave model.output_bias out"
+            f"the one before: {list(bias)}; correct the order of dataset.labels, or leave model.output_bias out"
         )
 
 
@@ -208,73 +199,6 @@ def _require_one_label(kind: str, shape: InputShape) -> None:
         )
 
 
-def _refuse_sequences(kind: str, shape: InputShape) -> None:
-    """Raise ConfigError if a feature is not pooled, for networks that take single vectors only."""
-    names = ", ".join(feature.name for feature in shape.sequences)
-    if names:
-        raise ConfigError(
-            f"model.kind={kind} takes one vector per feature, but pooling is none for {names}; "
-            "set its pooling to sum, mean or sqrtn, or use model.kind=din, or a model.kind=custom, that reads sequences"
-        )
-
-
-def _require_sparse(kind: str, shape: InputShape) -> None:
-    """Raise ConfigError if there is no pooled feature, for networks that need embeddings."""
-    if not shape.pooled:
-        raise ConfigError(
-            f"model.kind={kind} works on embeddings, but the data set has no sparse features; use model.kind=ffnn"
-        )
-
-
-def _require_dim(kind: str, shape: InputShape, dim: int) -> None:
-    """Raise ConfigError if a feature's rows are not of `dim` columns, for networks that multiply vectors."""
-    other = [f"{feature.name} ({feature.dim})" for feature in shape.features if feature.dim != dim]
-    if other:
-        raise ConfigError(
-            f"model.kind={kind} needs rows of model.dim={dim} for every feature, but these have another dim: "
-            f"{', '.join(other)}; give their tables the same dim or use model.kind=ffnn"
-        )
-
-
-def _require_one_weight_each(shape: InputShape) -> None:
-    """Raise ConfigError if rows are not one weight for each task, for logistic regression."""
-    other = [f"{feature.name} ({feature.dim})" for feature in shape.pooled if feature.dim != shape.tasks]
-    if other:
-        raise ConfigError(
-            f"model.kind=lr needs rows of one column for each label, which is {shape.tasks}, but these have "
-            f"another dim: {', '.join(other)}; set model.dim={shape.tasks}, and give no table another dim"
-        )
-
-
-def _require_pairs(kind: str, shape: InputShape) -> None:
-    """Raise ConfigError if there is a single feature, for networks that read products of pairs alone."""
-    if len(shape.pooled) + shape.dense < 2:
-        raise ConfigError(
-            f"model.kind={kind} multiplies pairs of features, but the data set has only one; use model.kind=lr"
-        )
-
-
-def _require_both(kind: str, shape: InputShape) -> None:
-    """Raise ConfigError without dense or without sparse features, for networks that have a part for each."""
-    if not shape.dense or not shape.features:
-        missing = "sparse" if shape.dense else "dense"
-        raise ConfigError(
-            f"model.kind={kind} has a part for dense and one for sparse features, but the data set has no {missing} "
-            "ones; use model.kind=ffnn"
-        )
-
-
-def _require_first_order(kind: str, shape: InputShape, vector: int) -> None:
-    """Raise ConfigError if rows are too short for a first-order weight of each task and `vector` columns."""
-    least = shape.tasks + vector
-    narrow = [f"{feature.name} ({feature.dim})" for feature in shape.pooled if feature.dim < least]
-    if narrow:
-        raise ConfigError(
-            f"model.kind={kind} has a weight for each label in the first columns of a row, so rows need at least "
-            f"{least} columns, but these have fewer: {', '.join(narrow)}; raise model.dim or the dim of these tables"
-        )
-
-
 def _features_named(
     names: Sequence[str], features: Sequence[FeatureShape], key: str, pooling: str
 ) -> tuple[FeatureShape, ...]:
@@ -282,7 +206,6 @@ def _features_named(
     known = {feature.name: feature for feature in features}
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
+            hint = did_you_mean(name, known)
             raise ConfigError(f"{key}={name}: needs a sparse feature with pooling {pooling}, which this is not; {hint}")
     return tuple(known[name] for name in names)

@@ -4,10 +4,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import SasRec
-from persia_cli.model.dropout import Dropout
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import LayerNorm
-from persia_cli.model.requirements import Pair, sequence_and_candidate
+from persia_cli.model.layers import Dropout, LayerNorm
+from persia_cli.model.requirements import sequence_and_candidate
 from persia_cli.model.self_attention import Positions, SelfAttention
 from persia_cli.model.shape import InputShape
 from persia_cli.model.two_sides import TwoSides
@@ -36,9 +35,10 @@ class SequentialRecommendation(TwoSides):
     A candidate after no sequence has the logit 0.
     """
 
-    def __init__(self, pair: Pair, settings: SasRec) -> None:
+    def __init__(self, shape: InputShape, settings: SasRec) -> None:
+        """Raise ConfigError unless there is one sequence, one candidate and nothing else."""
         super().__init__()
-        candidate, sequence = pair
+        candidate, sequence = sequence_and_candidate(settings.attend, shape)
         self.candidate, self.sequence = candidate.name, sequence.name
         length, dim = sequence.max_length or 1, candidate.dim
         self.positions, self.dropout = Positions(length, dim), Dropout(settings.dropout)
@@ -58,6 +58,4 @@ class SequentialRecommendation(TwoSides):
         return state, batch.pooled[self.candidate]
 
 
-def build(model: SasRec, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError unless there is one sequence, one candidate and nothing else."""
-    return SequentialRecommendation(sequence_and_candidate(model.attend, shape), model)
+build = SequentialRecommendation

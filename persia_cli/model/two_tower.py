@@ -47,6 +47,4 @@ class TwoTowers(TwoSides):
         return self.user(batch), self.item(batch)
 
 
-def build(model: TwoTower, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError unless each feature is of one side, and there is one label."""
-    return TwoTowers(shape, model)
+build = TwoTowers

@@ -1,11 +1,9 @@
 """Learnt weights of tasks: the variance of each, which is a weight of the network like others."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
-from persia_cli.model.outputs import Output, split_output
+from persia_cli.model.outputs import change_logits
 
 NAME = "task_uncertainty"
 
@@ -25,14 +23,8 @@ def learn_uncertainty(network: nn.Module, tasks: int) -> None:
     """Add the uncertainty of tasks to a network; its logits stay the same."""
     part = TaskUncertainty(tasks)
     network.add_module(NAME, part)
-
-    def after(module: nn.Module, inputs: Any, output: Output) -> Output:
-        logits, auxiliary = split_output(output)
-        # With several ranks, the logits have to depend on every weight.
-        logits = logits + 0.0 * part.log_variances.sum()
-        return logits if auxiliary is None else (logits, auxiliary)
-
-    network.register_forward_hook(after)
+    # With several ranks, the logits have to depend on every weight.
+    change_logits(network, lambda _, logits: logits + 0.0 * part.log_variances.sum())
 
 
 def log_variances_of(network: nn.Module) -> torch.Tensor | None:

@@ -42,6 +42,4 @@ class WideAndDeep(nn.Module):
         return logits if self.linear is None else logits + self.linear(batch.dense)
 
 
-def build(model: WideDeep, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return WideAndDeep(shape, model)
+build = WideAndDeep

@@ -45,9 +45,9 @@ class InParts(torch.autograd.Function):
 
 def products_in_parts(maps: torch.Tensor, fields: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     """Return rows and their products [rows, a, b], part by part; each part overwrites the previous one."""
-    own, other = maps.shape[1], fields.shape[1]
-    size = max(1, PRODUCTS_AT_ONCE // (own * other))
-    memory = maps.new_empty(min(size, len(maps)), own, other)
+    columns, other = maps.shape[1], fields.shape[1]
+    size = max(1, PRODUCTS_AT_ONCE // (columns * other))
+    memory = maps.new_empty(min(size, len(maps)), columns, other)
     for first in range(0, len(maps), size):
         rows = slice(first, min(first + size, len(maps)))
         part = memory[: rows.stop - first]
@@ -71,7 +71,7 @@ class CompressedInteractions(nn.Module):
     def __init__(self, fields: int, maps: Sequence[int]) -> None:
         super().__init__()
         before = [fields, *maps[:-1]]
-        layers = [nn.Linear(last * fields, own, bias=False) for last, own in zip(before, maps, strict=True)]
+        layers = [nn.Linear(last * fields, after, bias=False) for last, after in zip(before, maps, strict=True)]
         self.layers = nn.ModuleList(layers)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -111,6 +111,4 @@ class ExtremeDeepFactorizationMachine(nn.Module):
         return self.network(vectors.flatten(1)) + first_order + self.weights(self.interactions(vectors))
 
 
-def build(model: XDeepFm, shape: InputShape) -> nn.Module:
-    """Build the network for features that `require_fit` accepts."""
-    return ExtremeDeepFactorizationMachine(shape, model)
+build = ExtremeDeepFactorizationMachine

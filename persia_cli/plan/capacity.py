@@ -1,15 +1,17 @@
-"""The division of memory, or of rows, among tables, and of the space on disks among groups of them."""
+"""The division of memory, or of rows, among tables, and of the space on disks among groups; whether rows fit it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.config.schema import Run
-from persia_cli.errors import ConfigError, count
+from persia_cli.errors import CheckpointError, ConfigError, count
+from persia_cli.plan.warm_start import TakenTable, TakenVectors
+from persia_cli.store.checkpoints.manifest import SavedTable
 from persia_cli.store.cold.folders import require_space, run_folder
-from persia_cli.store.cold.geometry import ColdGeometry
-from persia_cli.store.layout import GroupSpec, OptimizerKind, RowOptimizer, bytes_per_row
+from persia_cli.store.cold.geometry import ColdGeometry, rows_on_disk
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, RowOptimizer, bytes_per_row
 
 UNEVEN = 2
 """Ratio of the average partitions of a server to the fewest, if each has one."""
@@ -99,3 +101,26 @@ def require_disks(run: Run, run_dir: Path) -> None:
     cold = run.embedding.cold
     if cold is not None and not run.cluster.is_spread:
         require_space(cold.path, run_folder(cold.path, run_dir), cold.size)
+
+
+def require_capacity(
+    tables: Iterable[SavedTable | TakenTable | TakenVectors],
+    layout: EmbeddingLayout,
+    servers: int,
+    source: str = "the checkpoint",
+) -> None:
+    """Raise CheckpointError if tables that share memory begin with more rows than fit, there and on disks.
+
+    `source` names where they come from. Even if all of them fit together, a single server can have too little space; it
+    reports that as it loads.
+    """
+    rows = {table.name: table.rows for table in tables}
+    for group in layout.groups:
+        wanted = sum(rows.get(table.name, 0) for table in group.tables)
+        capacity = group.rows_per_partition * group.partitions + rows_on_disk(group, servers)
+        if wanted > capacity:
+            raise CheckpointError(
+                f"{source} has {wanted:,} rows of the tables that share memory "
+                f"({', '.join(table.name for table in group.tables)}), but only {capacity:,} fit; give "
+                f"{layout.budget} a higher value"
+            )

@@ -1,14 +1,27 @@
 """Checks of a run's settings that are valid separately: its network, its data and the ranks must fit each other."""
 
 from collections.abc import Iterator
+from typing import Any, Literal
 
-from persia_cli.config.schema import AsyncMode, Bpr, Branches, Esmm, InBatchSoftmax, Pairwise, Poisson, Run
+from persia_cli.config.schema import (
+    AsyncMode,
+    Bpr,
+    Branches,
+    Esmm,
+    InBatchSoftmax,
+    Pairwise,
+    ParquetDataset,
+    Poisson,
+    Run,
+)
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError
 from persia_cli.model.requirements import require_fit
 from persia_cli.plan.columns import input_shape, items_of
-from persia_cli.plan.split_line import split_line
 from persia_cli.store.layout import EmbeddingLayout
+
+SHARE = 0.1
+"""Fraction of the samples that a proposed part has."""
 
 
 def check_settings(run: Run, eval_rows: int) -> None:
@@ -114,3 +127,31 @@ def require_two_sides(run: Run, what: str) -> None:
             f"{what} needs a network with a vector of the user and one of the item, and "
             f"model.kind={run.model.kind} has none; use model.kind=two_tower or model.kind=sasrec"
         )
+
+
+def split_line(run: Run, lacking: Literal["eval", "test"]) -> str:
+    """Return the end of a sentence: the line to paste into the data set's YAML, `???` where only the user knows.
+
+    It is empty for a data set without such a split.
+    """
+    dataset = run.dataset
+    if not isinstance(dataset, ParquetDataset):
+        return ""
+    split = dataset.split
+    has_fraction = getattr(split, "eval_fraction", None)
+    share: dict[str, Any] = {"eval_fraction": has_fraction or SHARE}
+    if lacking == "test":
+        share["test_fraction"] = min(share["eval_fraction"], (1.0 - share["eval_fraction"]) / 2.0)
+    if split.kind in ("files", "column"):
+        keys = split.model_dump(mode="json", exclude_none=True) | {lacking: "???"}
+        keys = {key: value for key, value in keys.items() if value != []}
+    elif split.kind == "last":
+        keys = split.model_dump(mode="json", exclude_none=True) | {"test": True}
+    elif split.kind == "time":
+        keys = split.model_dump(mode="json", include={"kind", "column", "format"}, exclude_none=True) | share
+    else:
+        keys = {"kind": "hash"} | split.model_dump(mode="json", include={"column"}, exclude_none=True) | share
+    import yaml
+
+    text = yaml.safe_dump(keys, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True).strip()
+    return f"; paste into the YAML of the data set: split: {text}"

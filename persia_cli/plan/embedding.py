@@ -105,7 +105,7 @@ def require_limits(layout: EmbeddingLayout, servers: int) -> None:
                 f"server, and {MAX_ROWS:,} are the most that one can have; give embedding.memory or embedding.capacity "
                 "a lower value, or on machines with so much memory, raise cluster.embedding_servers"
             )
-        records = max((each.records for each in geometries(group, servers)), default=0)
+        records = max((geometry.records for geometry in geometries(group, servers)), default=0)
         if records > MAX_RECORDS:
             raise ConfigError(
                 f"table {name} would have {records:,} rows on the disk of one embedding server, and {MAX_RECORDS:,} "
@@ -123,46 +123,46 @@ def max_rows(table: TableSpec) -> int | None:
     return None if not rows else rows if partitions_for(rows, 2) == 1 else math.ceil(rows * SPARE)
 
 
-def _own(run: Run, name: str) -> Table:
+def _settings_of(run: Run, name: str) -> Table:
     return run.embedding.tables.get(name) or Table()
 
 
 def _kind(run: Run, name: str) -> _Kind:
-    own, common = _own(run, name), run.embedding
+    settings, common = _settings_of(run, name), run.embedding
     optimizer = FROZEN
-    if own.trainable:
+    if settings.trainable:
         optimizer = row_optimizer(
-            own.optimizer or run.optimizer.embedding,
-            clip_norm=own.clip_norm or common.clip_norm,
-            weight_bound=own.weight_bound or common.weight_bound,
+            settings.optimizer or run.optimizer.embedding,
+            clip_norm=settings.clip_norm or common.clip_norm,
+            weight_bound=settings.weight_bound or common.weight_bound,
         )
-    dtype = own.dtype or common.dtype
-    if dtype == "int8" and own.trainable and optimizer.kind not in ROW_WISE:
-        raise _not_row_wise(own, name, optimizer.kind)
-    return _Kind(own.dim or run.model.dim, dtype, optimizer, None if own.share is None else name)
+    dtype = settings.dtype or common.dtype
+    if dtype == "int8" and settings.trainable and optimizer.kind not in ROW_WISE:
+        raise _not_row_wise(settings, name, optimizer.kind)
+    return _Kind(settings.dim or run.model.dim, dtype, optimizer, None if settings.share is None else name)
 
 
-def _not_row_wise(own: Table, name: str, kind: str) -> ConfigError:
+def _not_row_wise(settings: Table, name: str, kind: str) -> ConfigError:
     """Return the error for a table of int8 rows whose optimizer has no state or one for each column."""
     table = f"embedding.tables.{name}"
-    dtype = f"{table if own.dtype else 'embedding'}.dtype"
-    optimizer = f"{table}.optimizer" if own.optimizer else "optimizer.embedding"
+    dtype = f"{table if settings.dtype else 'embedding'}.dtype"
+    optimizer = f"{table}.optimizer" if settings.optimizer else "optimizer.embedding"
     return ConfigError(
         f"{optimizer}.kind={kind} does not train rows of {dtype}=int8; choose {' or '.join(ROW_WISE)}, or another dtype"
     )
 
 
 def _table(run: Run, name: str, number: int) -> TableSpec:
-    own, common = _own(run, name), run.embedding
-    stack, admission = own.hash_stack, own.admission or common.admission
+    settings, common = _settings_of(run, name), run.embedding
+    stack, admission = settings.hash_stack, settings.admission or common.admission
     fraction = 1.0 if stack or isinstance(admission, Frequent) else admission
-    counts = own.trainable and isinstance(admission, Frequent) and not stack
+    counts = settings.trainable and isinstance(admission, Frequent) and not stack
     return TableSpec(
         name=name,
         number=number,
         salt=table_salt(name),
-        init_bound=common.init_bound if own.init_bound is None else own.init_bound,
-        admission=fraction if own.trainable else 0.0,
+        init_bound=common.init_bound if settings.init_bound is None else settings.init_bound,
+        admission=fraction if settings.trainable else 0.0,
         min_count=admission.min_count if counts and isinstance(admission, Frequent) else 1,
         rounds=stack.rounds if stack else 0,
         size=stack.size if stack else 0,
@@ -196,27 +196,27 @@ def _groups(run: Run, tables: list[TableSpec], kinds: list[_Kind], spent: int) -
     of_kind: dict[_Kind, list[TableSpec]] = {}
     for table, kind in zip(tables, kinds, strict=True):
         of_kind.setdefault(kind, []).append(table)
-    members = list(of_kind.items())
-    planned = [sum(rows[table.number] for table in own) for _, own in members]
+    kinds_with_tables = list(of_kind.items())
+    planned = [sum(rows[table.number] for table in members) for _, members in kinds_with_tables]
     groups = [
-        _group(run, number, kind, own, capacity)
-        for number, ((kind, own), capacity) in enumerate(zip(members, planned, strict=True))
+        _group(run, number, kind, members, capacity)
+        for number, ((kind, members), capacity) in enumerate(zip(kinds_with_tables, planned, strict=True))
     ]
     if run.embedding.capacity is not None:
         return tuple(groups)
     left = run.embedding.memory - spent - math.fsum(map(_planned_bytes, groups, planned))
     left -= MIN_INDEX_BYTES * len(groups)
     for number in sorted(range(len(groups)), key=planned.__getitem__):
-        kind, own = members[number]
+        kind, members = kinds_with_tables[number]
         allowed = left + _planned_bytes(groups[number], planned[number]) + MIN_INDEX_BYTES
-        while (over := groups[number].nbytes - allowed) > 0 and (spare := groups[number].capacity - len(own)) > 0:
+        while (over := groups[number].nbytes - allowed) > 0 and (spare := groups[number].capacity - len(members)) > 0:
             fewer = min(spare, math.ceil(over / _planned_bytes(groups[number], 1)))
-            groups[number] = _group(run, number, kind, own, groups[number].capacity - fewer)
+            groups[number] = _group(run, number, kind, members, groups[number].capacity - fewer)
         left = allowed - groups[number].nbytes
-        if groups[number].capacity < len(own):
-            raise _too_small(run, own, spent)
+        if groups[number].capacity < len(members):
+            raise _too_small(run, members, spent)
     if left < 0:
-        raise _too_small(run, members[-1][1], spent)
+        raise _too_small(run, kinds_with_tables[-1][1], spent)
     return tuple(groups)
 
 
@@ -252,7 +252,7 @@ def _counts_uses(run: Run, table: TableSpec) -> bool:
 def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind], spent: int) -> list[int]:
     """Return the rows of each table, with `spent` bytes less than the budget; raise ConfigError if one gets none."""
     capacity, memory = run.embedding.capacity, run.embedding.memory
-    shares = {table.name: share for table in tables if (share := _own(run, table.name).share) is not None}
+    shares = {table.name: share for table in tables if (share := _settings_of(run, table.name).share) is not None}
     common = [table.name for table in tables if table.name not in shares]
     if common and math.fsum(shares.values()) > 1.0 - ROUNDING:
         keys = " + ".join(f"embedding.tables.{name}.share" for name in shares)
@@ -282,12 +282,12 @@ def _too_small(run: Run, tables: list[TableSpec], spent: int) -> ConfigError:
     capacity, memory = run.embedding.capacity, run.embedding.memory
     less = f" less {spent} for the index of rows on disks" if spent else ""
     given = f"embedding.memory={memory}{less} (bytes)" if capacity is None else f"embedding.capacity={capacity}"
-    share = _own(run, tables[0].name).share
+    share = _settings_of(run, tables[0].name).share
     if share is not None:
         key = f"embedding.tables.{tables[0].name}.share"
         return ConfigError(f"{key}={share:g} of {given} is too small for one row; raise one of them")
     names = list(dict.fromkeys(feature.table or feature.name for feature in sparse_features(run)))
-    common = [name for name in names if _own(run, name).share is None]
+    common = [name for name in names if _settings_of(run, name).share is None]
     rest = f"the rest of {given} after the shares" if len(common) < len(names) else given
     of = f"each of the {len(common)} tables" if len(common) > 1 else f"table {common[0]}"
     remedy = (

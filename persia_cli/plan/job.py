@@ -17,13 +17,12 @@ from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, Train
 from persia_cli.control.restarts import WITH_MEMORY
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.capacity import require_disks
-from persia_cli.plan.checks import check_settings, require_network
+from persia_cli.plan.checks import check_settings, require_network, split_line
 from persia_cli.plan.columns import has_query_ids, require_equal_kinds, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_limits
 from persia_cli.plan.labels import require_labels, with_base_rate
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
 from persia_cli.plan.settled import settled
-from persia_cli.plan.split_line import split_line
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.addresses import local_path, printable
 from persia_cli.store.checkpoints.manifest import Manifest

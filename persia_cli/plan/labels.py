@@ -52,8 +52,8 @@ def defined(run: Run, facts: "DatasetFacts", metric: str) -> str:
         return metric
     from persia_cli.data.read.label_check import label_ends  # needs pyarrow
 
-    found = label_ends(facts.found, "eval", run.links, isinstance(run.model, Esmm))
-    return "loss" if any(_of_metric("", metric, found)) else metric
+    ends = label_ends(facts.found, "eval", run.links, isinstance(run.model, Esmm))
+    return "loss" if any(_of_metric("", metric, ends)) else metric
 
 
 def _of_training(run: Run, rows: int, found: "LabelEnds") -> Iterator[str]:
@@ -107,7 +107,7 @@ def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
 
 def _of_label(key: str, base: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
     """Yield the reason why the metric of a label is undefined for the evaluation rows, if it is."""
-    held = "null" if ends is None else f"{ends[0]:g}"
+    value = "null" if ends is None else f"{ends[0]:g}"
     instead, needs = ", or choose log_loss or loss", None
     if ends is None:
         needs, instead = "rows that have the label", ""
@@ -118,7 +118,8 @@ def _of_label(key: str, base: str, label: str, ends: tuple[float, float] | None)
     elif base == "r2" and ends[0] == ends[1]:
         needs, instead = "rows with different labels", ", or choose rmse or loss"
     if needs:
-        yield f"{key} needs {needs}, and label {label} is {held} in all evaluation rows; correct dataset.split{instead}"
+        state = f"label {label} is {value} in all evaluation rows"
+        yield f"{key} needs {needs}, and {state}; correct dataset.split{instead}"
 
 
 def _without_weight(run: Run, samples: str) -> str:

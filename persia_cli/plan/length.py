@@ -15,8 +15,8 @@ from persia_cli.config.schema import (
 from persia_cli.config.schema.base import MOST
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import count
-from persia_cli.plan.defaults import EVALUATION_STEPS, MAX_ROWS, most_epochs, patience
 from persia_cli.plan.labels import defined
+from persia_cli.plan.settled import EVALUATION_STEPS, MAX_ROWS, most_epochs, patience
 from persia_cli.store.layout import CYCLE_RISE
 
 if TYPE_CHECKING:
@@ -135,35 +135,35 @@ def _with(run: Run, **train: Any) -> Run:
 
 def spent_schedules(run: Run, steps: int) -> list[str]:
     """Return a sentence for each learning rate that is next to 0 in the last part of a training of so many steps."""
-    found = []
+    sentences = []
     for key, schedule in schedules(run):
         if not isinstance(schedule, CosineSchedule | OneCycleSchedule) or schedule.floor >= LEAST:
             continue
         if steps - (end := end_of(schedule) or steps) > MAX_REMAINDER * steps:
-            found.append(
+            sentences.append(
                 f"{key}.kind={schedule.kind} is over at step {end:,} of {steps:,}: the learning rate stays at "
                 f"{schedule.floor:g} of its value from there on; raise {key}.over_steps, or lower train.steps"
             )
-    return found
+    return sentences
 
 
 def unreached(run: Run, steps: int, every: int | None) -> list[str]:
     """Return a warning for each setting without effect; `every` is the number of steps between evaluations."""
-    found = []
+    sentences = []
     for key, schedule in schedules(run):
         if isinstance(schedule, OneCycleSchedule):
             name, rise = f"{key}.over_steps={schedule.over_steps:,}", int(CYCLE_RISE * schedule.over_steps)
         else:
             name, rise = f"{key}.warmup_steps={schedule.warmup_steps:,}", schedule.warmup_steps
         if rise >= steps:
-            found.append(
+            sentences.append(
                 f"{name}: the learning rate rises for {count(rise, 'step')}, and the training has {steps:,}, so it "
                 "never has its full value; lower it, or train longer"
             )
     if (comparing := next(iter(run.judging_metrics), None)) is not None and every is not None and every >= steps:
         key = "eval.every_epochs" if run.eval.every_epochs else "eval.every_steps"
-        found.append(
+        sentences.append(
             f"{comparing} compares evaluations, and with {key}={run.eval.every_epochs or every:,} the only one is that "
             f"at the end, at step {steps:,}; lower {key}"
         )
-    return found
+    return sentences

@@ -34,9 +34,9 @@ def require_processors(run: Run, replica: "Replica", machine: MachineProcessors,
     if not text:
         return
     prefix = f"cluster.pin.{replica.role.replace('-', '_')}={text} for {replica.name}"
-    found = chosen(text, machine, prefix, where)
+    processors = chosen(text, machine, prefix, where)
     if replica.role == "nn-worker":
-        require_threads(run, found, prefix)
+        require_threads(run, processors, prefix)
 
 
 def require_threads(run: Run, processors: Collection[int], prefix: str = "cluster.pin.nn_worker") -> None:
@@ -79,7 +79,7 @@ def chosen(text: str, machine: MachineProcessors, prefix: str, where: str = HERE
     Raise ConfigError, which begins with `prefix`, for those that do not exist or may not be used.
     """
     usable, online = numbers(machine.usable), numbers(machine.online)
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in text.split(","):
         matched = PART.fullmatch(part)
         if matched is None:
@@ -87,36 +87,36 @@ def chosen(text: str, machine: MachineProcessors, prefix: str, where: str = HERE
         part_of = numbers(part) if matched[3] is None else _of_node(int(matched[3]), machine, prefix, where)
         if not part_of:
             raise ConfigError(f"{prefix}: {part} is no range of processors; name the lower one first, such as 0-3")
-        found |= part_of
-    if missing := found - online:
+        processors |= part_of
+    if missing := processors - online:
         raise ConfigError(f"{prefix}: {where} has no processor {as_text(missing)}; it has {machine.online}")
-    if barred := found - usable:
+    if barred := processors - usable:
         raise ConfigError(
             f"{prefix}: processes may not use processor {as_text(barred)} of {where}, only {machine.usable}, by a "
             "control group or taskset"
         )
-    return frozenset(found)
+    return frozenset(processors)
 
 
 def _of_node(node: int, machine: MachineProcessors, prefix: str, where: str) -> frozenset[int]:
     if node not in machine.nodes:
         raise ConfigError(f"{prefix}: {where} has no NUMA node {node}; it has {as_text(machine.nodes) or 'none'}")
-    found = numbers(machine.nodes[node]) & numbers(machine.usable)
-    if not found:
+    processors = numbers(machine.nodes[node]) & numbers(machine.usable)
+    if not processors:
         raise ConfigError(
             f"{prefix}: processes may not use any processor of node {node} of {where}, only {machine.usable}, by a "
             "control group or taskset"
         )
-    return found
+    return processors
 
 
 def numbers(text: str) -> frozenset[int]:
     """Return the processors in a text such as `0-3,8`."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        processors |= set(range(int(first), int(last or first) + 1))
+    return frozenset(processors)
 
 
 def as_text(processors: Iterable[int]) -> str:

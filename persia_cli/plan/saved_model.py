@@ -1,14 +1,24 @@
-"""Checks of the settings of an evaluation or a prediction against the run whose model it loads."""
+"""Checks of a job against the run whose model it loads: its settings and its data.
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+An evaluation or a prediction may change what has an effect when samples are scored; a resumed training only what is
+marked as changeable in the schema, and its data must be the same.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from itertools import zip_longest
 from typing import Any
 
+from xxhash import xxh64
+
+from persia_cli.config.expected import is_changeable
 from persia_cli.config.schema import ParquetDataset, Run, Table
-from persia_cli.errors import CheckpointError, ConfigError, DataError, count
+from persia_cli.control.position import TrainingData
+from persia_cli.data.read.training_data import sampled
+from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.checkpoints.manifest import SavedTable
-from persia_cli.store.cold.geometry import rows_on_disk
+from persia_cli.plan.job import JobPlan
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import EmbeddingLayout
 
 _USED = (
@@ -58,37 +68,20 @@ def require_same_widths(saved: Run, dataset: ParquetDataset) -> None:
     """Raise DataError for a dense column of lists whose rows had one number where the `saved` run was trained."""
     if not isinstance(saved.dataset, ParquetDataset):
         return
-    plain = {each.name for each in saved.dataset.dense_features if each.width is None}
-    for each in dataset.dense_features:
-        if each.width is not None and each.name in plain:
+    plain = {feature.name for feature in saved.dataset.dense_features if feature.width is None}
+    for feature in dataset.dense_features:
+        if feature.width is not None and feature.name in plain:
             raise DataError(
-                f"column {each.name} holds lists of {each.width} numbers, and the model was trained with one number "
-                "per row; write numbers in their place"
-            )
-
-
-def require_space(saved: Sequence[SavedTable], layout: EmbeddingLayout, servers: int) -> None:
-    """Raise CheckpointError if tables that share memory have more rows in the checkpoint than fit, there and on disks.
-
-    Even if all of them fit together, a single server can have too little space; it reports that as it loads.
-    """
-    rows = {table.name: table.rows for table in saved}
-    for group in layout.groups:
-        wanted = sum(rows.get(table.name, 0) for table in group.tables)
-        capacity = group.rows_per_partition * group.partitions + rows_on_disk(group, servers)
-        if wanted > capacity:
-            raise CheckpointError(
-                f"the checkpoint has {wanted:,} rows of the tables that share memory "
-                f"({', '.join(table.name for table in group.tables)}), but only {capacity:,} fit; give "
-                f"{layout.budget} a higher value"
+                f"column {feature.name} holds lists of {feature.width} numbers, and the model was trained with one "
+                "number per row; write numbers in their place"
             )
 
 
 def _values(run: Run, tables: Set[str]) -> dict[str, Any]:
     """Return all settings of a run as plain values, with an entry for each of these tables."""
     values = run.model_dump(mode="json")
-    own = values["embedding"]["tables"]
-    values["embedding"]["tables"] = {name: own.get(name) or Table().model_dump() for name in sorted(tables)}
+    settings = values["embedding"]["tables"]
+    values["embedding"]["tables"] = {name: settings.get(name) or Table().model_dump() for name in sorted(tables)}
     return values
 
 
@@ -109,7 +102,7 @@ def _is_used(key: str) -> bool:
 
 
 def _is_below(key: str, keys: tuple[str, ...]) -> bool:
-    return any(key == each or key.startswith(f"{each}.") for each in keys)
+    return any(key == group or key.startswith(f"{group}.") for group in keys)
 
 
 def _why(key: str, before: Any, verb: str) -> str:
@@ -147,5 +140,112 @@ def _features(layout: EmbeddingLayout) -> list[str]:
     ]
 
 
-def _spelled(value: Any) -> str:
+class FinishedError(UserError):
+    """A run that cannot continue since all its steps are done, or since `train.stop_early` has ended it."""
+
+
+def require_same_training(saved: Run, run: Run) -> None:
+    """Raise ConfigError, with one line for each setting of `run` that must be the `saved` run's and is not."""
+    changes = differences(saved.model_dump(mode="json"), run.model_dump(mode="json"))
+    wrong = [
+        f"{key}={_spelled(now)}: the run was trained {_with(before)}, and a resumed run cannot change it; "
+        "leave it out, or begin a new run with this model: persia train … init_from=RUN"
+        for key, (before, now) in changes
+        if not is_changeable(key)
+    ]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
+def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
+    """Raise DataError if the data set has changed since the checkpoint, FinishedError if no step is left.
+
+    Training data in other files or row groups are refused: the remaining samples of the epoch, and the order of later
+    epochs, would be others. So are files with other content, unless `dataset.accept_changed` names them.
+    """
+    for split, before, now in (
+        ("training", manifest.progress.train_rows, plan.job.train_rows),
+        ("evaluation", manifest.progress.eval_rows, plan.job.eval_rows),
+    ):
+        if before != now:
+            raise DataError(
+                f"the data set has {now:,} {split} samples and had {before:,} when the checkpoint was saved; "
+                "a resumed run needs the same files; to train on with others, begin a new run with this model: persia "
+                "train … init_from=RUN"
+            )
+    _require_unfinished(plan, manifest)
+    saved, new = manifest.progress.train_data, plan.facts.train_data
+    if saved is None:
+        return
+    if saved.order != new.order and manifest.step < plan.job.steps:
+        raise DataError(
+            f"{_change(saved, new)}, so their order is another, and a resumed run would repeat some and omit others; "
+            "restore the files, or begin a new run with the model, by init_from"
+        )
+    _require_contents(plan, saved)
+
+
+def _require_contents(plan: JobPlan, saved: TrainingData) -> None:
+    """Raise DataError if files with samples have other content than when the checkpoint was saved."""
+    dataset, scan, now = plan.run.dataset, plan.facts.found, plan.facts.train_data.contents
+    if now == saved.contents or scan is None or not isinstance(dataset, ParquetDataset):
+        return
+    # Files of evaluation samples alone may be more or fewer.
+    accepted = f"v{xxh64(''.join(now).encode()).hexdigest()}"
+    if dataset.accept_changed != accepted:
+        names = sampled(scan.groups, scan.split_rows)
+        changed = [name for name, *pair in zip_longest(names, saved.contents, now) if pair[0] != pair[1]]
+        more = f" and {count(len(changed) - 1, 'more file')}" if len(changed) > 1 else ""
+        have = "have" if more else "has"
+        raise DataError(
+            f"{changed[0]}{more} {have} changed since the checkpoint was saved, so a resumed run would train or be "
+            f"evaluated on other samples; restore the old content, or go on with the new: "
+            f"dataset.accept_changed={accepted}"
+        )
+
+
+def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
+    if plan.job.evaluation_due and manifest.step <= plan.job.steps:
+        return
+    if manifest.step >= plan.job.steps:
+        raise FinishedError(
+            f"all {plan.job.steps:,} steps of the run are done; give train.epochs or train.steps a higher value to "
+            "train on"
+        )
+    stop = plan.run.train.early_stop
+    for tracked in manifest.progress.tracked:
+        if stop and tracked.metric == stop.metric:
+            if tracked.since >= stop.patience:
+                raise FinishedError(
+                    f"the training ended early, at step {manifest.step:,}, as {stop.metric} had not improved in "
+                    f"{count(tracked.since, 'evaluation')}; raise train.stop_early.patience to train on, or set "
+                    "train.stop_early=null"
+                )
+            break
+
+
+def _with(value: object) -> str:
+    return "without it" if value is None else f"with {_spelled(value)}"
+
+
+def _change(before: TrainingData, now: TrainingData) -> str:
+    if (before.files, before.row_groups) == (now.files, now.row_groups):
+        return (
+            "the training samples were in files of other names, or in files or row groups of other sizes, when the "
+            "checkpoint was saved"
+        )
+    return f"the training samples are {_described(now)}, and were {_described(before)} when the checkpoint was saved"
+
+
+def _described(data: TrainingData) -> str:
+    if not data.files:
+        return "generated"
+    groups = f" with {count(data.row_groups, 'row group')}" if data.row_groups else ""
+    return f"in {count(data.files, 'file')}{groups}"
+
+
+def _spelled(value: object) -> str:
+    """Return a value in the syntax of a configuration, without keys that have none."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_spelled(below)}" for key, below in value.items() if below is not None) + "}"
     return "nothing" if value is None else str(value)

@@ -10,7 +10,8 @@ from persia_cli.config.schema import InitFrom, ParquetDataset, Run, VectorFile
 from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
 from persia_cli.data.read.vectors import find_vectors
-from persia_cli.errors import CheckpointError, ConfigError, DataError
+from persia_cli.errors import ConfigError, DataError
+from persia_cli.plan.capacity import require_capacity
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.warm_start import TakenTable, TakenVectors, WarmStart
@@ -18,7 +19,6 @@ from persia_cli.storage.addresses import local_path
 from persia_cli.storage.locations import Location, address_of, location_of
 from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of, read_manifest
 from persia_cli.store.checkpoints.retention import choose_checkpoint
-from persia_cli.store.cold.geometry import rows_on_disk
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, TableSpec
 
 
@@ -46,7 +46,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
     ]
     if wrong:
         raise ConfigError("\n".join(wrong))
-    found = WarmStart(
+    start = WarmStart(
         checkpoint=address_of(checkpoint) if checkpoint else None,
         step=manifest.step if manifest else 0,
         tables=tuple(
@@ -59,21 +59,21 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
             )
             for new, old in pairs.items()
         ),
-        vectors=tuple(each for each in vectors if each is not None),
+        vectors=tuple(file for file in vectors if file is not None),
         new=tuple(name for name in _tables(layout) if name not in pairs and name not in source.vectors),
         unused=_unused(manifest, pairs) if manifest else (),
         dense=manifest is not None and DENSE not in source.skip,
         states=manifest is not None and OPTIMIZER not in source.skip,
         notes=(*_notes(saved, layout, pairs, source), *_notes_of_statistics(saved, run, source)) if saved else (),
     )
-    if not found.tables and not found.vectors and not found.dense:
+    if not start.tables and not start.vectors and not start.dense:
         raise ConfigError(
             f"init_from takes nothing from {source.path}: it has the tables "
-            f"{', '.join(found.unused) or 'of dense weights alone'}, this run {', '.join(found.new) or 'none'}; name "
+            f"{', '.join(start.unused) or 'of dense weights alone'}, this run {', '.join(start.new) or 'none'}; name "
             "them in init_from.tables, or leave init_from out"
         )
-    _require_space(found, layout, run.cluster.embedding_servers)
-    return found
+    require_capacity((*start.tables, *start.vectors), layout, run.cluster.embedding_servers, "init_from")
+    return start
 
 
 def _tables(layout: EmbeddingLayout) -> dict[str, tuple[TableSpec, GroupSpec]]:
@@ -181,14 +181,14 @@ def _any_of(sources: frozenset[str]) -> str:
 
 def _sources_of_ids(run: Run, table: str) -> frozenset[str]:
     """Return a description of the sources of a table's ids."""
-    found = set()
+    sources = set()
     for feature in sparse_features(run):
         if feature.table_name == table:
             buckets = feature.buckets if isinstance(feature.buckets, tuple) else ()
-            bounds = f"buckets at {', '.join(f'{each:g}' for each in buckets)}"
-            made = {"text": "text", "time": f"the {feature.transform or 'microsecond'} of times"}
-            found.add(bounds if feature.buckets is not None else made.get(feature.ids or "", "numbers"))
-    return frozenset(found)
+            bounds = f"buckets at {', '.join(f'{bound:g}' for bound in buckets)}"
+            kinds = {"text": "text", "time": f"the {feature.transform or 'microsecond'} of times"}
+            sources.add(bounds if feature.buckets is not None else kinds.get(feature.ids or "", "numbers"))
+    return frozenset(sources)
 
 
 def _keeps_states(saved: Run | None, layout: EmbeddingLayout, old: SavedTable, new: str) -> bool:
@@ -196,7 +196,7 @@ def _keeps_states(saved: Run | None, layout: EmbeddingLayout, old: SavedTable, n
     if saved is None:
         return False
     group = _tables(layout)[new][1]
-    before = next(each for each in embedding_layout(saved).groups if each.number == old.group)
+    before = next(group for group in embedding_layout(saved).groups if group.number == old.group)
     return before.optimizer.states(old.dim) == group.optimizer.states(group.dim)
 
 
@@ -215,14 +215,14 @@ def _vectors(run: Run, layout: EmbeddingLayout, name: str, file: VectorFile, wro
         wrong.append(str(error))
         return None
     sources = {feature.ids for feature in sparse_features(run) if feature.table_name == name}
-    made = file.ids or (sources.pop() if len(sources) == 1 else None)
-    if made == "text" and file.ids is None and not columns.has_text:
+    source_of_ids = file.ids or (sources.pop() if len(sources) == 1 else None)
+    if source_of_ids == "text" and file.ids is None and not columns.has_text:
         wrong.append(
             f"init_from.vectors.{name}={file.path}: ids of table {name} are hashes of text, and column "
             f"{columns.id} holds no text; give init_from.vectors.{name}.ids=integer if it holds the hashes, as persia "
             "checkpoint export writes them, or ids=text to hash what it holds"
         )
-    return TakenVectors(name, path, columns.files, columns.id, columns.vector, columns.rows, made)
+    return TakenVectors(name, path, columns.files, columns.id, columns.vector, columns.rows, source_of_ids)
 
 
 def _unused(manifest: Manifest, pairs: dict[str, SavedTable]) -> tuple[str, ...]:
@@ -239,40 +239,30 @@ def _notes(saved: Run, layout: EmbeddingLayout, pairs: dict[str, SavedTable], so
     old = {new: table.name for new, table in pairs.items()}
     before = [feature.table_name for feature in sparse_features(saved)]
     if len(now) == len(before):
-        for place, (name, had) in enumerate(zip(now, before, strict=True)):
+        for position, (name, had) in enumerate(zip(now, before, strict=True)):
             if old.get(name, name) != had:
                 yield (
-                    f"sparse feature {place} of the network reads table {name}, where the saved one read {had}; unless "
-                    "the weights of its first layers should be used for other features, add dense to init_from.skip"
+                    f"sparse feature {position} of the network reads table {name}, where the saved one read {had}; "
+                    "unless the weights of its first layers should be used for other features, add dense to "
+                    "init_from.skip"
                 )
                 return
 
 
 def _notes_of_statistics(saved: Run, run: Run, source: InitFrom) -> Iterator[str]:
     """Yield a sentence for each column of numbers that is transformed by other statistics than in the saved run."""
-    datasets = (saved.dataset, run.dataset)
-    if DENSE in source.skip or not all(isinstance(each, ParquetDataset) for each in datasets):
+    if (
+        DENSE in source.skip
+        or not isinstance(saved.dataset, ParquetDataset)
+        or not isinstance(run.dataset, ParquetDataset)
+    ):
         return
-    before, now = ({f.name: f for f in each.dense_features} for each in datasets if isinstance(each, ParquetDataset))
-    for name, dense in now.items():
-        old = before.get(name)
+    before = {dense.name: dense for dense in saved.dataset.dense_features}
+    for dense in run.dataset.dense_features:
+        name, old = dense.name, before.get(dense.name)
         if old and old != dense and (dense.transform or old.transform):
             yield (
                 f"dense feature {name} is transformed by statistics of this run's training rows, but the saved "
                 f"model's weights need those of its own rows: take its entry in dataset.dense from the saved run's "
                 f"{CONFIG}, or add dense to init_from.skip"
-            )
-
-
-def _require_space(found: WarmStart, layout: EmbeddingLayout, servers: int) -> None:
-    """Raise CheckpointError if tables that share memory would begin with more rows than fit, there and on disks."""
-    rows = {each.name: each.rows for each in found.tables} | {each.name: each.rows for each in found.vectors}
-    for group in layout.feature_groups:
-        wanted = sum(rows.get(table.name, 0) for table in group.tables)
-        capacity = group.rows_per_partition * group.partitions + rows_on_disk(group, servers)
-        if wanted > capacity:
-            raise CheckpointError(
-                f"init_from has {wanted:,} rows for the tables that share memory "
-                f"({', '.join(table.name for table in group.tables)}), but only "
-                f"{capacity:,} fit; give {layout.budget} a higher value"
             )

@@ -69,4 +69,4 @@ class WarmStart:
     @property
     def rows(self) -> int:
         """Number of rows that all servers together load."""
-        return sum(table.rows for table in self.tables) + sum(each.rows for each in self.vectors)
+        return sum(table.rows for table in self.tables) + sum(file.rows for file in self.vectors)

@@ -21,7 +21,7 @@ FROZEN = {
         "attach": "--progress run",
         "bench": "",
         "bench capacity": "--conf-dir --json --quick --rounds --sizes --steps overrides",
-        "bench costs": "--check --conf-dir --json --output overrides",
+        "bench costs": "--conf-dir --json --output overrides",
         "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --quick --rounds --steps overrides",
         "bench scaling": "--conf-dir --json --most --quick --rounds --steps overrides",
         "bench serve": (

@@ -75,7 +75,7 @@ StepRange = Annotated[tuple[Amount, Amount], AfterValidator(_rising)]
 def _texts_of_dates(value: Any) -> Any:
     """Return dates, which YAML makes of 2024-01-31 without quotes, as their text; other values unchanged."""
     if isinstance(value, list | tuple):
-        return [_texts_of_dates(each) for each in value]
+        return [_texts_of_dates(item) for item in value]
     return value.isoformat() if isinstance(value, date) else value
 
 

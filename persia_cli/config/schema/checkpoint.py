@@ -8,7 +8,7 @@ from persia_cli.config.schema.base import Count, Node, Positive, Seconds
 from persia_cli.storage.addresses import without_credentials
 
 
-def _place(value: Any) -> Any:
+def _location(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError("expected a folder or a URI, such as s3://bucket/folder")
     return without_credentials(value) if isinstance(value, str) and "://" in value else value
@@ -29,7 +29,7 @@ class Checkpoint(Node):
     """Save when training is done."""
     keep: Count | None = 3
     """Number of newest checkpoints to keep, in addition to the best and the last one; with `null` all are kept."""
-    path: Annotated[str, BeforeValidator(_place)] | None = None
+    path: Annotated[str, BeforeValidator(_location)] | None = None
     """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this metric, and keep it until there is a better one.
@@ -40,4 +40,4 @@ class Checkpoint(Node):
     @property
     def saves(self) -> bool:
         """True if a training saves checkpoints unasked."""
-        return self.at_end or any(each is not None for each in (self.every_steps, self.every_minutes, self.best_by))
+        return self.at_end or any(when is not None for when in (self.every_steps, self.every_minutes, self.best_by))

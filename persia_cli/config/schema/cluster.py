@@ -33,8 +33,8 @@ def _text_of_number(value: Any) -> Any:
 
 def _is_list_of_processors(text: str) -> str:
     for part in text.split(","):
-        found = PART.fullmatch(part)
-        if found is None or (found[2] and int(found[1]) > int(found[2])):
+        part_of_list = PART.fullmatch(part)
+        if part_of_list is None or (part_of_list[2] and int(part_of_list[1]) > int(part_of_list[2])):
             raise ValueError(f"{part or 'nothing'} is no processor; name some, such as 0-3,8 or node:0")
     return text
 
@@ -130,7 +130,7 @@ class ProcessReplicas(Replicas):
         return self.shared_memory
 
     @model_validator(mode="after")
-    def _each_replica_is_pinned_once(self) -> Self:
+    def _lists_pin_all_replicas(self) -> Self:
         for role, given in self.pin.items():
             count = 1 if role == "coordinator" else getattr(self, f"{role}s")
             if isinstance(given, tuple) and len(given) != count:
@@ -263,10 +263,10 @@ class HostsCluster(ProcessReplicas, SpreadReplicas):
     @classmethod
     def _is_a_command(cls, ssh: str) -> str:
         try:
-            words = shlex.split(ssh)
+            arguments = shlex.split(ssh)
         except ValueError as error:
             raise ValueError(f"a shell does not read it: {error}") from None
-        if not words:
+        if not arguments:
             raise ValueError("it is no command; leave it out for ssh")
         return ssh
 

@@ -163,7 +163,7 @@ class ParquetDataset(Node):
     @property
     def dense_features(self) -> tuple[DenseFeature, ...]:
         """Every dense feature."""
-        return tuple(DenseFeature(name=each) if isinstance(each, str) else each for each in self.dense)
+        return tuple(DenseFeature(name=feature) if isinstance(feature, str) else feature for feature in self.dense)
 
     @property
     def dense_width(self) -> int:

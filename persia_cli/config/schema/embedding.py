@@ -20,10 +20,10 @@ def parse_bytes(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgt]?)(i?b?)\s*", value.lower())
-    if not found:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgt]?)(i?b?)\s*", value.lower())
+    if not match:
         raise ValueError("expected a size such as 512MiB or 2GiB")
-    return int(Decimal(found[1]) * (1000 if found[3] == "b" else 1024) ** _POWERS[found[2]])
+    return int(Decimal(match[1]) * (1000 if match[3] == "b" else 1024) ** _POWERS[match[2]])
 
 
 Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]
@@ -168,8 +168,8 @@ class Embedding(Node):
             bound = table.weight_bound or self.weight_bound
             if bound is not None and start > bound:
                 keys = [
-                    f"{'embedding' if own is None else given}.{key}={value:g}"
-                    for key, own, value in (
+                    f"{'embedding' if of_table is None else given}.{key}={value:g}"
+                    for key, of_table, value in (
                         ("init_bound", table.init_bound, start),
                         ("weight_bound", table.weight_bound, bound),
                     )

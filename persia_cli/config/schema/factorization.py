@@ -6,6 +6,15 @@ from persia_cli.config.schema.base import Decay, Dim, Positive, SomeWidths, Widt
 from persia_cli.config.schema.perceptrons import Network, Perceptrons
 
 
+class _WithFirstOrder(Perceptrons):
+    """Common settings of networks that add first-order weights to a perceptron."""
+
+    dim: Dim
+    """Columns of an embedding row; the first ones, one per label, are first-order weights."""
+    hidden: Widths
+    """Width of each hidden layer of the perceptron."""
+
+
 class Lr(Network):
     """Logistic regression: a weight of each id and each dense feature, and a bias."""
 
@@ -37,51 +46,40 @@ class Afm(Network):
     """Share of the columns of the weighed sum of products that a training step sets to 0."""
 
 
-class WideDeep(Perceptrons):
+class WideDeep(_WithFirstOrder):
     """A linear model of all features together with a multi-layer perceptron (arXiv 1606.07792)."""
 
     kind: Literal["wide_deep"]
     """`wide_deep`: Wide & Deep."""
-    dim: Dim
-    """Columns of an embedding row; the first ones, one per label, are weights of the linear model."""
-    hidden: Widths
-    """Width of each hidden layer of the perceptron."""
 
 
-class DeepFm(Perceptrons):
+class DeepFm(_WithFirstOrder):
     """A factorization machine together with a multi-layer perceptron (arXiv 1703.04247)."""
 
     kind: Literal["deepfm"]
     """`deepfm`"""
-    dim: Dim
-    """Columns of an embedding row; the first ones, one per label, are first-order weights."""
-    hidden: Widths
-    """Width of each hidden layer of the perceptron."""
 
 
-class XDeepFm(Perceptrons):
+class XDeepFm(_WithFirstOrder):
     """A compressed interaction network, a linear model and a multi-layer perceptron (arXiv 1803.05170)."""
 
     kind: Literal["xdeepfm"]
     """`xdeepfm`"""
-    dim: Dim
-    """Columns of an embedding row; the first ones, one per label, are first-order weights."""
     maps: SomeWidths
     """Feature maps of each layer of the compressed interaction network."""
-    hidden: Widths
-    """Width of each hidden layer of the perceptron."""
 
 
-class FibiNet(Perceptrons):
+class FibiNet(_WithFirstOrder):
     """Fields weighed by their importance, and bilinear products of all pairs (arXiv 1905.09433)."""
 
     kind: Literal["fibinet"]
     """`fibinet`: feature importance and bilinear feature interaction."""
-    dim: Dim
-    """Columns of an embedding row; the first ones, one per label, are first-order weights."""
     bilinear: Literal["field_all", "field_each", "field_interaction"] = "field_interaction"
     """Whose matrix multiplies a pair of vectors: one of all pairs, one of each first field, one of each pair."""
     reduction: Positive = 3.0
     """Number of features divided by the width of the layer that weighs them."""
     hidden: SomeWidths
     """Width of each hidden layer of the perceptron."""
+
+
+Factorizing = Lr | Fm | Afm | WideDeep | DeepFm | XDeepFm | FibiNet

@@ -140,7 +140,7 @@ class DenseFeature(Node):
         return given
 
     @model_validator(mode="after")
-    def _figures_come_together(self) -> Self:
+    def _settings_fit_the_transform(self) -> Self:
         if (self.mean is None) != (self.deviation is None):
             raise ValueError(f"give both mean and deviation of {self.name}, or none")
         if self.mean is not None and not self.is_standardised:

@@ -60,7 +60,7 @@ class InitFrom(Node):
         return self
 
     @model_validator(mode="after")
-    def _each_table_has_one_source(self) -> Self:
+    def _tables_have_one_source(self) -> Self:
         sources: dict[str, str] = {}
         wrong = []
         named = [(new, f"table {old}") for old, targets in self.targets().items() for new in targets]

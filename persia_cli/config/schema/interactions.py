@@ -178,3 +178,6 @@ class FinalNet(Perceptrons):
                 f"teaching={self.teaching:g} needs two blocks; give model.second its layers, or set model.teaching=0"
             )
         return self
+
+
+Interacting = Ffnn | Dlrm | DcnV2 | AutoInt | FinalMlp | MaskNet | Gdcn | FinalNet

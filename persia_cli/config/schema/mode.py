@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from persia_cli.config.schema.base import NUMBER, Node
 
@@ -15,26 +15,14 @@ class SyncMode(Node):
 
 
 MAX_STALENESS = 1024
+"""More steps in flight only cost memory and accuracy."""
 
 
 class _BoundedMode(Node):
     """A mode in which each rank has a few steps in flight."""
 
-    staleness: Annotated[int, NUMBER] = 3
+    staleness: Annotated[int, Field(ge=1, le=MAX_STALENESS), NUMBER] = 3
     """Steps a rank may have in flight between look-up and applied update (1 with one rank is sync)."""
-
-    @field_validator("staleness")
-    @classmethod
-    def _in_bounds(cls, value: int) -> int:
-        if value < 1:
-            raise ValueError(
-                "staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync)"
-            )
-        if value > MAX_STALENESS:
-            raise ValueError(
-                f"staleness is at most {MAX_STALENESS}; more steps in flight only cost memory and accuracy"
-            )
-        return value
 
 
 class HybridMode(_BoundedMode):

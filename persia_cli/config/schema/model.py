@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from persia_cli.config.schema.base import Width, Widths
-from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
-from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
+from persia_cli.config.schema.factorization import Factorizing
+from persia_cli.config.schema.interactions import Interacting
 from persia_cli.config.schema.perceptrons import Network
-from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
-from persia_cli.config.schema.tasks import Esmm, Mmoe, Ple
+from persia_cli.config.schema.sequences import Reading
+from persia_cli.config.schema.tasks import MultiTask
 
 
 class Branches(Network):
@@ -38,31 +38,4 @@ class CustomModel(Network):
     """Keyword arguments of the class."""
 
 
-Model = Annotated[
-    Ffnn
-    | Lr
-    | Fm
-    | Afm
-    | WideDeep
-    | DeepFm
-    | XDeepFm
-    | FibiNet
-    | Dlrm
-    | DcnV2
-    | Gdcn
-    | AutoInt
-    | MaskNet
-    | FinalMlp
-    | FinalNet
-    | Din
-    | Dien
-    | Bst
-    | SasRec
-    | TwoTower
-    | Mmoe
-    | Ple
-    | Esmm
-    | Branches
-    | CustomModel,
-    Field(discriminator="kind"),
-]
+Model = Annotated[Interacting | Factorizing | Reading | MultiTask | Branches | CustomModel, Field(discriminator="kind")]

@@ -117,6 +117,22 @@ class _RowPenalties(Node):
     """Fraction of a row, times the learning rate, that each step subtracts from it, for the rows of the batch."""
 
 
+class _OfDenseWeights(_Optimizer):
+    """Common settings of the optimizers of dense weights."""
+
+    lr: Positive
+    """Learning rate."""
+    clip_norm: Positive | None = None
+    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
+
+
+class _WithDenseL2(_OfDenseWeights):
+    """Common settings of those that have an L2 penalty."""
+
+    l2: NonNegative = 0.0
+    """Multiple of the weights that is added to their gradient."""
+
+
 class _Adagrad(_Optimizer):
     """Common settings of Adagrad of rows and of dense weights."""
 
@@ -203,56 +219,34 @@ class Ftrl(_Optimizer):
     """Start value of the sum of squared gradients."""
 
 
-class DenseSgd(_Optimizer):
+class DenseSgd(_WithDenseL2):
     """Stochastic gradient descent of the dense weights."""
 
     kind: Literal["sgd"]
     """`sgd`"""
-    lr: Positive
-    """Learning rate."""
-    l2: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient."""
-    clip_norm: Positive | None = None
-    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
-class DenseAdagrad(_Adagrad):
+class DenseAdagrad(_WithDenseL2, _Adagrad):
     """Adagrad of the dense weights."""
 
     kind: Literal["adagrad"]
     """`adagrad`"""
-    lr: Positive
-    """Learning rate."""
-    l2: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient."""
-    clip_norm: Positive | None = None
-    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
-class DenseAdam(_Adam):
+class DenseAdam(_WithDenseL2, _Adam):
     """Adam of the dense weights."""
 
     kind: Literal["adam"]
     """`adam`"""
-    lr: Positive
-    """Learning rate."""
-    l2: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient."""
-    clip_norm: Positive | None = None
-    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
-class AdamW(_Adam):
+class AdamW(_OfDenseWeights, _Adam):
     """Adam with weight decay separate from the gradient (Loshchilov and Hutter, 2019)."""
 
     kind: Literal["adamw"]
     """`adamw`"""
-    lr: Positive
-    """Learning rate."""
     weight_decay: NonNegative = 0.01
     """Fraction of the weights, times the learning rate, that each step subtracts."""
-    clip_norm: Positive | None = None
-    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
 DenseOptimizer = Annotated[DenseSgd | DenseAdagrad | DenseAdam | AdamW, Field(discriminator="kind")]
@@ -260,7 +254,7 @@ Optimizer = Annotated[Sgd | Adagrad | RowwiseAdagrad | Adam | RowwiseAdam | Ftrl
 
 
 def _kinds(union: Any) -> list[str]:
-    return [get_args(each.model_fields["kind"].annotation)[0] for each in get_args(get_args(union)[0])]
+    return [get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(union)[0])]
 
 
 class OptimizerPair(Node):

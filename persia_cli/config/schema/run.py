@@ -28,6 +28,7 @@ from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOf
 from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
+from persia_cli.errors import did_you_mean
 from persia_cli.metric import AUC, Link, headlines, is_of_retrieval, metrics_of
 
 LONGEST_NAME = 100
@@ -208,27 +209,12 @@ class Run(Node):
     training, at `/metrics`."""
 
     @model_validator(mode="after")
-    def _ranks_share_a_batch(self) -> Self:
-        if self.train.batch_size != "auto" and self.train.batch_size % self.cluster.nn_workers:
+    def _ranks_and_parts_share_a_batch(self) -> Self:
+        ranks, parts, batch = self.cluster.nn_workers, self.train.accumulate, self.train.batch_size
+        if batch != "auto" and batch % (ranks * parts):
+            factors = [f"cluster.nn_workers={ranks}"] * (ranks > 1) + [f"train.accumulate={parts}"] * (parts > 1)
             raise ValueError(
-                f"train.batch_size={self.train.batch_size} is not a multiple of "
-                f"cluster.nn_workers={self.cluster.nn_workers}; change one of them"
-            )
-        if self.embedding.num_partitions < self.cluster.embedding_servers:
-            raise ValueError(
-                f"embedding.num_partitions={self.embedding.num_partitions} is fewer than "
-                f"cluster.embedding_servers={self.cluster.embedding_servers}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _parts_are_equal(self) -> Self:
-        ranks, parts = self.cluster.nn_workers, self.train.accumulate
-        if self.train.batch_size != "auto" and self.train.batch_size % (ranks * parts):
-            raise ValueError(
-                f"train.batch_size={self.train.batch_size} is not a multiple of train.accumulate={parts}"
-                + (f" times cluster.nn_workers={ranks}" if ranks > 1 else "")
-                + "; change one of them"
+                f"train.batch_size={batch} is not a multiple of {' times '.join(factors)}; change one of them"
             )
         joint = [name for name, loss in self.train.losses.items() if isinstance(loss, Pairwise | Bpr | InBatchSoftmax)]
         if parts > 1 and joint:
@@ -239,13 +225,22 @@ class Run(Node):
         return self
 
     @model_validator(mode="after")
+    def _servers_have_partitions(self) -> Self:
+        if self.embedding.num_partitions < self.cluster.embedding_servers:
+            raise ValueError(
+                f"embedding.num_partitions={self.embedding.num_partitions} is fewer than "
+                f"cluster.embedding_servers={self.cluster.embedding_servers}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
         for key, metric in self.judging_metrics.items():
             self._require(key, metric)
         return self
 
     @model_validator(mode="after")
-    def _plateaus_are_found(self) -> Self:
+    def _plateaus_belong_to_evaluations(self) -> Self:
         for name, table in self.embedding.tables.items():
             if table.optimizer is not None and isinstance(table.optimizer.schedule, PlateauSchedule):
                 raise ValueError(
@@ -262,29 +257,27 @@ class Run(Node):
     @property
     def judging_metrics(self) -> dict[str, str]:
         """The metrics by which evaluations decide something, by the keys that name them."""
-        found = {}
+        metrics = {}
         if self.train.early_stop is not None:
-            found["train.stop_early.metric"] = self.train.early_stop.metric
+            metrics["train.stop_early.metric"] = self.train.early_stop.metric
         if self.checkpoint.best_by is not None:
-            found["checkpoint.best_by"] = self.checkpoint.best_by
+            metrics["checkpoint.best_by"] = self.checkpoint.best_by
         for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
             if isinstance(optimizer.schedule, PlateauSchedule):
-                found[f"optimizer.{part}.schedule.kind=reduce_on_plateau, metric"] = self.plateau_metric
-        return found
+                metrics[f"optimizer.{part}.schedule.kind=reduce_on_plateau, metric"] = self.plateau_metric
+        return metrics
 
     @property
     def plateau_metric(self) -> str:
         """The metric that decides on learning rates (`reduce_on_plateau`)."""
-        if self.train.early_stop is not None:
-            return self.train.early_stop.metric
-        return self.checkpoint.best_by or self.headline
+        early = self.train.early_stop
+        return early.metric if early else self.checkpoint.best_by or self.headline
 
     @property
     def judging_metric(self) -> str:
         """The metric by which a run chooses its evaluation, a sweep its settings and a search its trials."""
-        if self.checkpoint.best_by is not None:
-            return self.checkpoint.best_by
-        return self.train.early_stop.metric if self.train.early_stop is not None else self.headline
+        early = self.train.early_stop
+        return self.checkpoint.best_by or (early.metric if early else self.headline)
 
     @property
     def headline(self) -> str:
@@ -328,9 +321,7 @@ class Run(Node):
         labels = self.dataset.label_names
         for name in self.train.losses:
             if name not in labels:
-                near = difflib.get_close_matches(name, labels, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(labels)}"
-                raise ValueError(f"train.losses.{name}: no label has this name; {hint}")
+                raise ValueError(f"train.losses.{name}: no label has this name; {did_you_mean(name, labels)}")
         if all(name in self.train.losses and not self.train.losses[name].weight for name in labels):
             raise ValueError("train.losses gives every label the weight 0; at least one needs more")
         if self.train.task_weights == "uncertainty" and len(labels) == 1:

@@ -96,3 +96,6 @@ class TwoTower(Perceptrons):
     """Columns of the vectors that towers give; they have length 1, so a score is a cosine over the temperature."""
     temperature: Positive = 0.1
     """Number that scores are divided by."""
+
+
+Reading = Din | Dien | Bst | SasRec | TwoTower

@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime
 from itertools import combinations
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -36,16 +36,23 @@ Fraction = Annotated[float, Field(gt=0.0, lt=1.0), NUMBER]
 
 
 class _Split(Node):
-    """A rule that splits samples; `columns` are those that decide, and `of_test` has the test samples to evaluate."""
+    """A rule that splits samples; each field `test…` of a kind is the counterpart of its field `eval…`."""
+
+    DECIDING: ClassVar[tuple[str, ...]] = ()
+    """Fields that name columns."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that decide which split a sample is in."""
-        return ()
+        return tuple(name for field in self.DECIDING if (name := getattr(self, field)) is not None)
 
-    def of_test(self) -> "Split | None":
+    def of_test(self) -> Self | None:
         """Return the split that evaluates on the test samples; None if there are none."""
-        return None
+        fields = {name: field.default for name, field in type(self).model_fields.items() if name.startswith("test")}
+        if all(getattr(self, name) == default for name, default in fields.items()):
+            return None
+        as_eval = {name.replace("test", "eval"): getattr(self, name) for name in fields}
+        return self.model_copy(update={name: as_eval[name] for name in as_eval if hasattr(self, name)} | fields)
 
 
 class FileSplit(_Split):
@@ -60,13 +67,11 @@ class FileSplit(_Split):
     test: tuple[str, ...] = ()
     """Files that only `persia eval --test` reads."""
 
-    def of_test(self) -> "Split | None":
-        """Return the split that evaluates on the test samples; None if there are none."""
-        return self.model_copy(update={"eval": self.test, "test": ()}) if self.test else None
-
 
 class ColumnSplit(_Split):
     """A column names the split of each sample; folders may name the column, as in `day=2024-01-31/`."""
+
+    DECIDING = ("column",)
 
     kind: Literal["column"]
     """`column`: split by a column's value."""
@@ -78,18 +83,6 @@ class ColumnSplit(_Split):
     """Its value, or values, for evaluation samples."""
     test: Values | None = None
     """Its value, or values, for samples that only `persia eval --test` reads."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that decide which split a sample is in."""
-        return (self.column,)
-
-    def of_test(self) -> "Split | None":
-        """Return the split that evaluates on the test samples; None if there are none."""
-        if self.test is None:
-            return None
-        trains = self.train
-        return self.model_copy(update={"eval": self.test, "test": None, "train": trains})
 
     def values(self, name: Part) -> tuple[str | int, ...]:
         """Return the values of a split; empty for a training split of all other samples."""
@@ -127,6 +120,8 @@ class EverySplit(_Split):
 class TimeSplit(_Split):
     """Samples from a time on are evaluation samples."""
 
+    DECIDING = ("column",)
+
     kind: Literal["time"]
     """`time`: split by a column of times."""
     column: str
@@ -142,18 +137,6 @@ class TimeSplit(_Split):
     """Time from which on samples are read by `persia eval --test` only; it is later than `eval_from`."""
     test_fraction: Fraction | None = None
     """Fraction of the samples, the latest, that are read by `persia eval --test` only."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that decide which split a sample is in."""
-        return (self.column,)
-
-    def of_test(self) -> "Split | None":
-        """Return the split that evaluates on the test samples; None if there are none."""
-        if self.test_from is None and self.test_fraction is None:
-            return None
-        held = {"eval_from": self.test_from, "eval_fraction": self.test_fraction}
-        return self.model_copy(update={**held, "test_from": None, "test_fraction": None})
 
     @model_validator(mode="after")
     def _has_one_rule(self) -> Self:
@@ -174,6 +157,8 @@ class TimeSplit(_Split):
 class HashSplit(_Split):
     """A random part of the samples, or of a column's values with all their samples, evaluates."""
 
+    DECIDING = ("column",)
+
     kind: Literal["hash"]
     """`hash`: split by the hash of a value, which does not depend on the seed."""
     column: str | None = None
@@ -182,17 +167,6 @@ class HashSplit(_Split):
     """Fraction of the values, or rows, that evaluate."""
     test_fraction: Fraction | None = None
     """Fraction that is read by `persia eval --test` only."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that decide which split a sample is in."""
-        return () if self.column is None else (self.column,)
-
-    def of_test(self) -> "Split | None":
-        """Return the split that evaluates on the test samples; None if there are none."""
-        if self.test_fraction is None:
-            return None
-        return self.model_copy(update={"eval_fraction": self.test_fraction, "test_fraction": None})
 
     @model_validator(mode="after")
     def _something_trains(self) -> Self:
@@ -204,6 +178,8 @@ class HashSplit(_Split):
 class LastSplit(_Split):
     """The last sample of each group, such as a user, is an evaluation sample."""
 
+    DECIDING = ("group", "order")
+
     kind: Literal["last"]
     """`last`: leave the last one out."""
     group: str
@@ -214,15 +190,6 @@ class LastSplit(_Split):
     """The format of times in texts or numbers of `order`, as for sparse features."""
     test: bool = False
     """True: the last one is read by `persia eval --test` only, and the one before it evaluates."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that decide which split a sample is in."""
-        return (self.group, self.order)
-
-    def of_test(self) -> "Split | None":
-        """Return the split that evaluates on the test samples; None if there are none."""
-        return self.model_copy(update={"test": False}) if self.test else None
 
 
 class EvalSplit(_Split):

@@ -47,3 +47,6 @@ class Esmm(Concatenated):
     """`esmm`: entire space multi-task model."""
     hidden: Widths
     """Width of each hidden layer of a label's tower."""
+
+
+MultiTask = Mmoe | Ple | Esmm

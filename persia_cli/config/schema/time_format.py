@@ -18,16 +18,16 @@ FIELDS: Final = {
 
 def fields_of(form: str) -> list[str]:
     """Return the letters of the fields of a format, in their order; names in full are read as short ones."""
-    return [{"B": "b", "A": "a"}.get(each, each) for each in re.findall("%(.?)", form)]
+    return [{"B": "b", "A": "a"}.get(letter, letter) for letter in re.findall("%(.?)", form)]
 
 
 def _checked(form: str) -> str:
     if form in UNITS:
         return form
-    found = fields_of(form)
-    if wrong := [each for each in found if each not in FIELDS or found.count(each) > 1]:
+    given = fields_of(form)
+    if wrong := [letter for letter in given if letter not in FIELDS or given.count(letter) > 1]:
         raise ValueError(f"%{wrong[0]} is given twice, or is no field; those there are: %{', %'.join(FIELDS)}")
-    if not {"Y", "y"} & {*found} or ("d" in found and not {"m", "b"} & {*found}) or ("I" in found) != ("p" in found):
+    if not {"Y", "y"} & {*given} or ("d" in given and not {"m", "b"} & {*given}) or ("I" in given) != ("p" in given):
         raise ValueError(
             f"{form!r} does not determine a time: give a year (%Y or %y), a month before a day, %p with %I, or a unit "
             f"since 1970 ({', '.join(UNITS)})"

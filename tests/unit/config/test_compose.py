@@ -8,6 +8,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import read_run, write_run
 from persia_cli.config.schema import Dlrm, EverySplit, Ffnn, ParquetDataset, Run
 from persia_cli.errors import ConfigError
+from persia_cli.version import __version__
 
 
 def compose(user_conf: Path, *words: str) -> Run:
@@ -100,6 +101,15 @@ def test_a_run_reads_back_equal_and_can_be_run_again(user_conf: Path, tmp_path: 
 def test_a_missing_record(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"/config\.yaml: there is no such file$"):
         read_run(tmp_path / "config.yaml")
+
+
+def test_a_record_of_another_version_is_refused_as_such(user_conf: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    write_run(compose_run(["conf=mine"], [user_conf]), path)
+    path.write_text(path.read_text().replace(__version__, "0.0.1").replace("seed: 0", "seeds: 0\nother: 1"))
+    with pytest.raises(ConfigError, match=r"was written by persia 0\.0\.1, .* go on with persia 0\.0\.1") as refused:
+        read_run(path)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_damaged_record(user_conf: Path, tmp_path: Path) -> None:

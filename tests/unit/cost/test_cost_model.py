@@ -10,7 +10,7 @@ import pytest
 from persia_cli.bench.machine import this_machine
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
-from persia_cli.cost.check import check
+from persia_cli.cost.estimate import REFERENCE, REFERENCE_S, measure_probes, scaled
 from persia_cli.cost.frequency import Frequency, frequency_of
 from persia_cli.cost.machines import MachineGroup, MachinesFile, read_machines
 from persia_cli.cost.measurements import (
@@ -18,14 +18,14 @@ from persia_cli.cost.measurements import (
     MeasuredStep,
     Measurements,
     read_measurements,
-    require_same_subject,
-    step_size,
-    subject_of,
+    require_same_settings,
+    settings_of,
     write_measurements,
 )
 from persia_cli.cost.model import LOADER, NN, SERVER, TERMS, WORKER, StepSize, Traffic, all_reduce_bytes, fit, traffic
 from persia_cli.cost.prediction import Prediction, predict
 from persia_cli.errors import UserError
+from persia_cli.plan.columns import sparse_features
 from scripts.readme import ROOT
 from tests.support.small import WORDS
 
@@ -92,18 +92,17 @@ def test_no_cost_is_below_zero_whatever_was_measured() -> None:
     assert min(cost for costs in fit(SHAPES, noisy).values() for cost in costs.values()) >= 0.0
 
 
-def test_unique_ids_and_hit_rates_are_those_of_the_sample() -> None:
-    ids = np.array([1, 1, 2, 1] * 64, np.uint64)  # two ids; the one in three quarters of the rows is the most frequent
+def test_unique_ids_are_those_of_the_sample() -> None:
+    ids = np.array([1, 1, 2, 1] * 64, np.uint64)
     curves = frequency_of({"t": [(ids, np.arange(1, 257))]}, 256)
     assert curves.ids == {"t": 1.0}
     assert curves.unique["t"] == (2.0, 2.0, 2.0)
     assert curves.unique_ids("t", 1.0) == 1.0  # a sample has no more ids than it has look-ups
     assert curves.unique_ids("t", 100.0) == pytest.approx(2.0)
-    assert [curves.hit_rate(rows) for rows in (1, 2, 1000)] == [0.75, 1.0, 1.0]
 
 
 def test_unique_ids_between_sizes_follow_a_power_law_beyond_them_too() -> None:
-    curves = Frequency(400, {"t": 1.0}, (100, 400), {"t": (10.0, 20.0)}, (1,), (1.0,))
+    curves = Frequency({"t": 1.0}, (100, 400), {"t": (10.0, 20.0)})
     assert curves.unique_ids("t", 200.0) == pytest.approx(10 * 2**0.5)
     assert curves.unique_ids("t", 1600.0) == pytest.approx(40.0)
 
@@ -112,20 +111,22 @@ def run_of(*words: str) -> Run:
     return compose_run([*WORDS, *words])
 
 
-def measurements(run: Run, frequency: Frequency | None = None) -> Measurements:
-    names = subject_of(run).tables
-    ones = Frequency(
-        1000, dict.fromkeys(names, 1.0), (1, 1024), dict.fromkeys(names, (1.0, 1.0)), (1, 1000), (0.5, 1.0)
-    )
+def measurements(run: Run) -> Measurements:
     steps = [
         MeasuredStep(str(number), step, dict(cpu), 1.0, 0.0, 1)
         for number, (step, cpu) in enumerate(zip(SHAPES, measured(*SHAPES), strict=True))
     ]
-    return Measurements(FORMAT, "0", this_machine(), subject_of(run), tuple(steps), frequency or ones)
+    return Measurements(FORMAT, "0", this_machine(), settings_of(run), tuple(steps))
+
+
+def one_id_of_each_table(run: Run) -> Frequency:
+    names = [feature.table_name for feature in sparse_features(run)]
+    return Frequency(dict.fromkeys(names, 1.0), (1, 1024), dict.fromkeys(names, (1.0, 1.0)))
 
 
 def plan(run: Run, *kinds: MachineGroup, wanted: float | None = None) -> Prediction:
-    return predict(run, 1000, measurements(run), MachinesFile(machines=kinds), wanted)
+    basis = measurements(run).basis(Path("costs.json"))
+    return predict(run, 1000, basis, one_id_of_each_table(run), MachinesFile(machines=kinds), wanted)
 
 
 # Of a step of 32 samples with 2 unique rows of dim 4, in seconds of CPU:
@@ -196,18 +197,6 @@ def test_a_speed_that_nothing_reaches_is_refused(words: list[str], speed: float)
         plan(run_of(*words), MachineGroup(name="m", cores=64, memory=2**30), wanted=speed)
 
 
-def test_a_check_compares_what_was_measured_with_the_cores_that_were_left() -> None:
-    run = run_of("mode=hybrid")
-    known = measurements(run)
-    step = step_size(run, known.frequency, 1000)
-    cpu = {role: 2 * step.cpu(COSTS, role) for role in TERMS}
-    other = MeasuredStep("other", step, cpu, 32 / TRAINING, known.machine.cores - 1.0, 1)
-    [found] = check(known, [other])
-    assert found.cpu_error == pytest.approx(-0.5)
-    assert found.predicted_speed == pytest.approx(32 / (LOADING + PLANNING + SERVING + TRAINING))
-    assert not found.is_accurate
-
-
 def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     known = measurements(run_of())
     write_measurements(tmp_path / "costs.json", known)
@@ -223,13 +212,26 @@ def test_a_file_without_measurements_is_refused(text: str | None, tmp_path: Path
         read_measurements(file)
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["optimizer=sgd", "embedding.dtype=bfloat16", "train.precision=bfloat16", "dataset.generator.cardinalities=[9]"],
-)
-def test_measurements_of_another_subject_are_refused(words: str) -> None:
+@pytest.mark.parametrize("setting", ["optimizer=sgd", "embedding.dtype=bfloat16", "train.precision=bfloat16"])
+def test_measurements_of_other_arithmetic_are_refused(setting: str) -> None:
     with pytest.raises(UserError, match="persia bench costs"):
-        require_same_subject(run_of(words), measurements(run_of()))
+        require_same_settings(run_of(setting), measurements(run_of()))
+
+
+def test_an_estimate_scales_each_cost_by_its_cause() -> None:
+    assert scaled(REFERENCE_S) == REFERENCE
+    slow_arithmetic = scaled(REFERENCE_S | {"arithmetic": 3 * REFERENCE_S["arithmetic"]})
+    assert slow_arithmetic[NN]["multiply_adds"] == pytest.approx(3 * REFERENCE[NN]["multiply_adds"])
+    assert slow_arithmetic[SERVER] == REFERENCE[SERVER]
+    slow_messages = scaled(REFERENCE_S | {"messages": 2 * REFERENCE_S["messages"]})
+    assert slow_messages[WORKER]["requests"] == pytest.approx(2 * REFERENCE[WORKER]["requests"])
+    assert slow_messages[WORKER]["ids"] == REFERENCE[WORKER]["ids"]
+
+
+def test_the_probes_of_an_estimate_measure_this_machine() -> None:
+    probes = measure_probes()
+    assert probes.keys() == REFERENCE_S.keys()
+    assert all(0.0 < seconds < 0.5 for seconds in probes.values())
 
 
 @pytest.mark.parametrize(

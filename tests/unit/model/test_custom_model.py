@@ -105,7 +105,7 @@ def test_trying_it_leaves_its_running_statistics_alone(configured):
     ("name", "args", "sentence"),
     [
         ("Twoo", {}, "has no such class; did you mean Two?"),
-        ("Zzzzzz", {}, "; it has Two, Flat, Broken, Teaching, Eager, Summed, Picky"),
+        ("Zzzzzz", {}, "; there are Two, Flat, Broken, Teaching, Eager, Summed, Picky"),
         ("NotANetwork", {}, "not a class derived from torch.nn.Module"),
         ("Two", {"depth": 3}, "called as Two(shape, **args): got an unexpected keyword argument 'depth'"),
         ("Two", {"width": "wide"}, "refuses its model.args: TypeError"),

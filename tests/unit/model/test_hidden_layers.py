@@ -11,13 +11,15 @@ from persia_cli.config.schema import MaskNet, Model
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
-from persia_cli.model.dropout import CASES, Dropout, dropped
 from persia_cli.model.layers import (
+    CASES,
     Dice,
+    Dropout,
     LayerNorm,
     LayerStyle,
     ParallelLinear,
     ParametricRelu,
+    dropped,
     fully_connected,
     parallel_networks,
 )

@@ -13,11 +13,10 @@ from persia_cli.config.schema import CustomModel, Esmm, Ffnn, FinalNet, Model
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError
 from persia_cli.model.autoint import Interacting
-from persia_cli.model.build import build_model
+from persia_cli.model.build import INITS, build_model, initialize
 from persia_cli.model.dcn_v2 import ExpertCross
 from persia_cli.model.dien import GatedUnits
 from persia_cli.model.fibinet import Bilinear
-from persia_cli.model.initial import INITS, initialize
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import JoinedLinear, ParallelLinear, SummedLinear
 from persia_cli.model.requirements import require_fit

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from persia_cli.config.schema import Run
 from persia_cli.engines.placement import rows_of_server
 from persia_cli.errors import CheckpointError, ConfigError
-from persia_cli.plan.capacity import require_disks
+from persia_cli.plan.capacity import require_capacity, require_disks
 from persia_cli.plan.embedding import embedding_layout, require_limits
-from persia_cli.plan.saved_model import require_space
 from persia_cli.store.checkpoints.manifest import SavedTable
 from persia_cli.store.cold.geometry import geometries, log_memory, rows_on_disk
 from persia_cli.store.layout import EmbeddingLayout
@@ -125,9 +124,9 @@ def test_dense_weights_have_no_log() -> None:
 def test_a_checkpoint_may_have_more_rows_than_memory() -> None:
     layout = embedding_layout(made())
     most = layout.groups[0].capacity + rows_on_disk(layout.groups[0], 1)
-    require_space([saved("a", most - 5), saved("b", 5)], layout, 1)
+    require_capacity([saved("a", most - 5), saved("b", 5)], layout, 1)
     with pytest.raises(CheckpointError):
-        require_space([saved("a", most), saved("b", 5)], layout, 1)
+        require_capacity([saved("a", most), saved("b", 5)], layout, 1)
 
 
 def test_places_that_cannot_be_used_are_refused_before_a_job_starts(tmp_path: Path) -> None:

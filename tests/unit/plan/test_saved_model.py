@@ -6,9 +6,9 @@ import pytest
 from msgspec import structs
 
 from persia_cli.errors import CheckpointError, ConfigError
+from persia_cli.plan.capacity import require_capacity
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.resumed import require_same_training
-from persia_cli.plan.saved_model import require_saved_model, require_space
+from persia_cli.plan.saved_model import require_same_training, require_saved_model
 from persia_cli.store.checkpoints.manifest import SavedTable
 from tests.support.runs import SGD, make_run
 
@@ -24,10 +24,10 @@ def test_rows_that_do_not_fit_are_refused_before_the_start() -> None:
         for group in layout.groups
         for number, table in enumerate(group.tables)
     ]
-    require_space(full, layout, 1)
+    require_capacity(full, layout, 1)
     more = [structs.replace(table, rows=table.rows + (not number)) for number, table in enumerate(full)]
     with pytest.raises(CheckpointError, match=r"has [\d,]+ rows of the tables that share memory \(a"):
-        require_space(more, layout, 1)
+        require_capacity(more, layout, 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from persia_cli.plan.split_line import split_line
+from persia_cli.plan.checks import split_line
 from tests.support.runs import make_run
 
 
