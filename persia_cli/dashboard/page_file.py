@@ -78,7 +78,9 @@ def _bundled(name: str, done: set[str]) -> str:
         return ""
     done.add(name)
     text = _read(name)
-    imported = "".join(_bundled(each, done) for each in re.findall(r'^import .* from "\./(.*)";$', text, re.MULTILINE))
+    imported = "".join(
+        _bundled(module, done) for module in re.findall(r'^import .* from "\./(.*)";$', text, re.MULTILINE)
+    )
     return imported + re.sub(r"^export |^import .*\n", "", text, flags=re.MULTILINE)
 
 

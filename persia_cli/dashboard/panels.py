@@ -13,9 +13,9 @@ class Panel:
 
     title: str
     y: str
-    """What its y-axis shows."""
+    """The label of its y-axis."""
     curves: dict[str, str]
-    """Name of each curve by the key of `METRIC_KEYS`; empty if its title says all. A chart without curves gets its
+    """Name of each curve by the key of `METRIC_KEYS`; empty if the title suffices. A chart without curves gets its
     numbers from the details of a run."""
     over_time: bool = False
     """True: over seconds since training began."""

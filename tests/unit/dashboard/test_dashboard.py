@@ -132,7 +132,7 @@ def test_details_are_those_of_the_report(asked: Asked, runs: Path) -> None:
 
 
 def test_every_metric_has_a_chart() -> None:
-    """Besides places in the record, and objects, which have charts of their own."""
+    """Without places in the record, and without staleness, which is an object."""
     drawn = [key for panel in PANELS for key in panel.curves]
     assert sorted(drawn) == sorted(
         METRIC_KEYS.keys() - {"time", "step", "samples", "split", "eval_samples", "staleness"}

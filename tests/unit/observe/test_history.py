@@ -25,9 +25,9 @@ def test_the_reliability_diagram_is_that_of_the_corrections_that_the_saved_model
     line = {"split": "eval", "step": 10, "auc": 0.7, "log_loss": 0.5}
     corrections = {"labels": [], "metrics": {}, "reliability": {"click": "corrected"}}
     events = [
-        {"event": "reliability", "step": 10, "labels": {"click": "as it is", "buy": "as it is"}},
+        {"event": "reliability", "step": 10, "labels": {"click": "unchanged", "buy": "unchanged"}},
         {"event": "calibrated", "step": 10, **corrections},
     ]
     history = RunHistory(Path("run"), make_run(), [], [line], events, [])
     assert history.reliability is not None
-    assert history.reliability["labels"] == {"click": "corrected", "buy": "as it is"}
+    assert history.reliability["labels"] == {"click": "corrected", "buy": "unchanged"}
