@@ -56,7 +56,7 @@ class Display:
         """Update the line of progress; a file, which has none, gets another line."""
         if err().is_terminal:
             self._bar.begin(doing)
-            self._bar.show_figures(parts)
+            self._bar.show_parts(parts)
         elif err().is_jupyter:
             content = {"text/plain": f"{doing}  {'  '.join(parts)}"}
             if self._cell is None:

@@ -26,11 +26,9 @@ NOW = ("persia checkpoint now runs/criteo-20261121-081500  # have the job that t
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN|CHECKPOINT", help="A run directory, or a checkpoint: a folder or a URI.", show_default=False
-    ),
+    typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or a checkpoint: a folder or a URI."),
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -119,10 +117,8 @@ def show(folder: Source, as_json: AsJson = False) -> None:
 @app.command(epilog=examples(*EXPORT))
 def export(
     folder: Source,
-    table: Annotated[str, typer.Option("--table", metavar="NAME", help="The table.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet or .csv file.", show_default=False)
-    ],
+    table: Annotated[str, typer.Option("--table", metavar="NAME", help="The table.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet or .csv file.")],
     state: Annotated[bool, typer.Option("--state", help="Also the states of the optimizer.")] = False,
     last_used: Annotated[bool, typer.Option("--last-used", help="Also the step of each row's last use.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,

@@ -100,9 +100,7 @@ def model(
 def list_(
     prefix: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[PREFIX]", help="List the keys that begin with this, such as train.", show_default=False
-        ),
+        typer.Argument(metavar="[PREFIX]", help="List the keys that begin with this, such as train."),
     ] = None,
     conf_dir: ConfDir = None,
 ) -> None:
@@ -127,7 +125,7 @@ def list_(
 
 @app.command(epilog=examples(*EXPLAIN))
 def explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, such as train.batch_size.", show_default=False)],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, such as train.batch_size.")],
     overrides: Overrides = None,
     conf_dir: ConfDir = None,
     as_json: AsJson = False,

@@ -29,7 +29,7 @@ def dashboard(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file", metavar="FILE", show_default=False,
+            "--token-file", metavar="FILE",
             help="File with a secret, which the browser asks for as password.",
         ),
     ] = None,

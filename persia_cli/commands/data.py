@@ -28,19 +28,15 @@ app = typer.Typer(no_args_is_help=True, help="Look at data.", epilog=INSPECT_EXA
 def inspect(
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH", help="A file, a folder or a URI of Parquet, CSV or JSON Lines.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", help="A file, a folder or a URI of Parquet, CSV or JSON Lines."),
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="The format of the files: dataset.format and dataset.csv.*.", show_default=False
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="The format of the files: dataset.format and dataset.csv.*."),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="FILE", help="Write the suggested dataset YAML here.", show_default=False),
+        typer.Option("--write", metavar="FILE", help="Write the suggested dataset YAML here."),
     ] = None,
     dim: Annotated[int, typer.Option("--dim", min=1, max=1024, help="Columns of an embedding.")] = 16,
     optimizer: Annotated[
@@ -48,7 +44,7 @@ def inspect(
     ] = "adagrad",
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="SIZE", help="Memory for all tables: shows what fits.", show_default=False),
+        typer.Option("--memory", metavar="SIZE", help="Memory for all tables: shows what fits."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ ON_HOST_EXAMPLES = examples("persia on-host  # what ssh runs first on each machi
 
 
 def drive(
-    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the run.", show_default=False)],
+    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the run.")],
     overrides: Overrides = None,
     scheduler: Annotated[
         str, typer.Option("--scheduler", metavar="KIND", help="Kind of the cluster whose scheduler runs this command.")

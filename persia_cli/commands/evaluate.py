@@ -38,7 +38,6 @@ def evaluate(
             "--data",
             metavar="PATH",
             help="Evaluate on all samples of these files instead of the run's own. May be given several times.",
-            show_default=False,
         ),
     ] = None,
     step: Step = None,
@@ -58,7 +57,6 @@ def evaluate(
             metavar="K",
             min=1,
             help="With --retrieval: length of the list (10, or what eval.retrieval says). Any number.",
-            show_default=False,
         ),
     ] = None,
     keep_seen: Annotated[

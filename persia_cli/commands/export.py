@@ -22,9 +22,7 @@ EXAMPLES = examples(
 
 def export(
     run: Model,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
     rows: Annotated[
         Literal["float32", "bfloat16", "float16", "int8", "int4"],
         typer.Option("--rows", help="The format in which rows are kept; fewer bits take less memory."),
@@ -36,7 +34,6 @@ def export(
             metavar="DATA",
             help="Score all samples of these files, which need labels, by the training code and by the export; fails "
             "where the two differ too much. May be given several times.",
-            show_default=False,
         ),
     ] = None,
     form: Annotated[

@@ -16,7 +16,7 @@ LOGS = examples(
     "persia logs runs/criteo-20261121-081500                     # of all roles",
     "persia logs runs/criteo-20261121-081500 embedding-server-1  # of one replica",
 )
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
 def attach(run: Run, progress: Annotated[bool, typer.Option("--progress", hidden=True)] = False) -> None:

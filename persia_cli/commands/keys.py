@@ -19,7 +19,7 @@ def keys() -> None:
 
 @app.command(epilog=NEW_EXAMPLES)
 def new(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, private to you.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, private to you.")],
 ) -> None:
     """Make a new key pair, by which the processes of a job know each other and encrypt what they say.
 

@@ -22,21 +22,16 @@ def launch_role(
     role: Annotated[
         str,
         typer.Argument(
-            metavar="ROLE",
-            help="coordinator, embedding-server, embedding-worker, data-loader or nn-worker.",
-            show_default=False,
+            metavar="ROLE", help="coordinator, embedding-server, embedding-worker, data-loader or nn-worker."
         ),
     ],
-    coordinator: Annotated[
-        str, typer.Option("--coordinator", metavar="ADDR", help="Address of the coordinator.", show_default=False)
-    ],
+    coordinator: Annotated[str, typer.Option("--coordinator", metavar="ADDR", help="Address of the coordinator.")],
     index: Annotated[
         str,
         typer.Option(
             "--index",
             metavar="I",
             help="Number of this replica of the role, from 0 on; auto: the one that Kubernetes gives its pod.",
-            show_default=False,
         ),
     ],
     overrides: Overrides = None,

@@ -32,15 +32,12 @@ Overrides = Annotated[
         metavar="conf=NAME | KEY=VALUE",
         help="A configuration, by name or path of a .yaml file (without it: base), and settings of it: a config "
         "group's option such as model=dlrm, or a single key such as train.epochs=2.",
-        show_default=False,
     ),
 ]
 Changes = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUE",
-        help="Settings that differ from the run's own, such as cluster.embedding_servers=3.",
-        show_default=False,
+        metavar="KEY=VALUE", help="Settings that differ from the run's own, such as cluster.embedding_servers=3."
     ),
 ]
 ConfDir = Annotated[
@@ -50,14 +47,11 @@ ConfDir = Annotated[
         envvar="PERSIA_CONF_DIR",
         metavar="DIR",
         help="A folder of your own configurations, searched before the built-in one. May be given several times.",
-        show_default=False,
     ),
 ]
 Model = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints (a URI too).", show_default=False
-    ),
+    typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints (a URI too)."),
 ]
 Step = Annotated[
     int | None,

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
 from persia_cli.errors import UserError
+from persia_cli.jobs.ended import OrderlyEndError
 
 GROUPS = {
     "Train": ("train", "resume", "sweep", "plan"),
@@ -21,6 +23,16 @@ GROUPS = {
 
 class GroupedCommands(TyperGroup):
     """Commands whose list has a section for each group."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; the end of a job without an error is a sentence and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except OrderlyEndError as ended:
+            from persia_cli.commands.screen import err, say
+
+            say(err(), str(ended))
+            raise typer.Exit(ended.exit_code) from None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the sections, with the first line of each command's help."""

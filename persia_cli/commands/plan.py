@@ -40,7 +40,7 @@ def plan(
     ] = None,
     samples_per_s: Annotated[
         str | None,
-        typer.Option("--samples-per-s", metavar="N", help="Size replicas and machines for N.", show_default=False),
+        typer.Option("--samples-per-s", metavar="N", help="Size replicas and machines for N."),
     ] = None,
     as_json: AsJson = False,
     conf_dir: ConfDir = None,

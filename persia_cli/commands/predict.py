@@ -35,14 +35,11 @@ def predict(
             metavar="DATA... [KEY=VALUE]...",
             help="The data to score: files, folders or URIs, scored in this order; they need no labels. Then settings "
             "that differ from the run's own, such as cluster.nn_workers=4.",
-            show_default=False,
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="The file for the scores: .parquet or .csv.", show_default=False
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="The file for the scores: .parquet or .csv."),
     ],
     keep: Annotated[
         list[str] | None,
@@ -50,7 +47,6 @@ def predict(
             "--keep",
             metavar="COLUMN",
             help="A column of the data, of any type, to copy next to the scores. May be given several times.",
-            show_default=False,
         ),
     ] = None,
     step: Step = None,
@@ -68,7 +64,7 @@ def predict(
     from persia_cli.commands.progress import SCREEN
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError
-    from persia_cli.jobs.plan import other_data, plan_saved
+    from persia_cli.jobs.plan import other_data, plan_saved, require_output
     from persia_cli.observe.saved_run import find_model
     from persia_cli.storage.locations import location_of
 
@@ -77,7 +73,7 @@ def predict(
     if not isinstance(model.run.dataset, ParquetDataset):
         raise UserError(f"{run} was trained on generated samples, so no file has its columns; train on files first")
     for path in paths:
-        check_output(output, path, overwrite)
+        require_output(output, path, overwrite)
     plan = plan_saved(model, "predict", [*overrides, *other_data(paths, "predict")], FEATURES_ALONE, reporter=SCREEN)
     job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits, overwrite=overwrite)
     _score(replace(plan, job=job), output)
@@ -119,30 +115,3 @@ def paths_and_overrides(given: list[str]) -> tuple[list[str], list[str]]:
     if not paths:
         raise UserError(f"'{given[0]}' is a setting; name the data to score first: persia predict RUN DATA -o FILE")
     return paths, [text for text in given if is_override(text)]
-
-
-def check_output(output: Path, data: str, overwrite: bool) -> None:
-    """Raise UserError if there is no data, or if the file must not be written at its place."""
-    from fnmatch import fnmatchcase
-
-    from pyarrow.fs import LocalFileSystem
-
-    from persia_cli.data.read.files import is_there, locate
-    from persia_cli.errors import UserError
-
-    resolved, source = output.resolve(), locate(data)
-    if source.uri is None and not source.is_pattern and not is_there(source):
-        raise UserError(f"{data} does not exist; name a file or a folder")
-    if output.is_dir():
-        raise UserError(f"{output} is a folder; name a file")
-    local = isinstance(source.filesystem, LocalFileSystem)
-    pattern = source.path if source.is_pattern else str(Path(source.path).resolve())
-    if local and any(
-        fnmatchcase(str(path), pattern) if source.is_pattern else str(path) == pattern
-        for path in (resolved, *resolved.parents)
-    ):
-        raise UserError(f"{output} is among the data, and would be read as samples next time; choose another place")
-    if not resolved.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {resolved.parent}; create it first")
-    if output.exists() and not overwrite:
-        raise UserError(f"{output} exists already; choose another name, or replace it with --overwrite")

@@ -52,10 +52,10 @@ class ProgressBar:
         self._progress = Progress(
             TextColumn("{task.description}", "bold", markup=False, table_column=_column(LABEL_WIDTH - 1)),
             *([BarColumn(bar_width=BAR_WIDTH)] if self._has_bar else []),
-            TextColumn("{task.fields[figures]}", markup=False, table_column=_column(None)),
+            TextColumn("{task.fields[parts]}", markup=False, table_column=_column(None)),
             console=console, disable=not console.is_terminal, transient=True,
         )  # fmt: skip
-        self._task = self._progress.add_task(phase, total=None, figures="")
+        self._task = self._progress.add_task(phase, total=None, parts="")
 
     def __enter__(self) -> "ProgressBar":
         self._progress.start()
@@ -87,13 +87,13 @@ class ProgressBar:
     def show(self, done: int, total: int | None, parts: Sequence[str]) -> None:
         """Move the bar, and show as many of these metrics, from the first, as fit."""
         self._progress.update(self._task, completed=done, total=total)
-        self.show_figures(parts)
+        self.show_parts(parts)
 
-    def show_figures(self, parts: Sequence[str]) -> None:
+    def show_parts(self, parts: Sequence[str]) -> None:
         """Show as many of these metrics, from the first, as fit."""
         phase = max(LABEL_WIDTH, len(self._progress.tasks[0].description) + 1)
         room = self._console.width - phase - (BAR_WIDTH + 1 if self._has_bar else 0)
-        self._progress.update(self._task, figures=fitting(parts, room))
+        self._progress.update(self._task, parts=fitting(parts, room))
 
 
 @contextmanager
@@ -156,12 +156,12 @@ def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Ite
                 elif line["time"] >= since:
                     view.metrics(line)
 
-    if console.is_terminal:
-        with LiveView(console, job, batch_size) as live:
-            yield lambda: follow(live)
-    else:
-        view = (JsonView if OUTPUT.as_json else TextView)(console, job, batch_size)
+    if OUTPUT.as_json and not console.is_terminal:
+        view = JsonView(console, job, batch_size)
         yield lambda: follow(view)
+    else:
+        with JobView(console, job, batch_size) as live:
+            yield lambda: follow(live)
 
 
 class JsonView:
@@ -185,49 +185,15 @@ class JsonView:
         self._console.out(json.dumps(line), highlight=False)
 
 
-class TextView:
-    """One readable line per event."""
-
-    def __init__(self, console: Console, job: Job, batch_size: int) -> None:
-        self._console = console
-        self._job = job
-        self._batch_size = batch_size
-
-    def event(self, line: Line) -> None:
-        """Print what a user needs: long work, its beginning and its progress, and notices."""
-        kind = line["event"]
-        if notice := notice_of(line):
-            labelled(self._console, notice.label, notice.text)
-        elif kind == "compiling" and line["done"] == 0:
-            labelled(self._console, "compiling", f"{count(line['total'], 'kernel')} for this processor")
-        elif kind == "progress" and line["rows"]:
-            labelled(self._console, line.get("doing", "progress"), "  ".join(progress_parts(line)))
-        elif kind == "waiting":
-            labelled(self._console, "waiting", f"{line['doing']}, {line['seconds']} s, {line['replica']}")
-
-    def metrics(self, line: Line) -> None:
-        """Print step, loss, AUC, speed and the remaining time of training, or the result of an evaluation."""
-        if line["split"] != "train":
-            labelled(self._console, *evaluation_notice(line))
-            return
-        parts = [
-            f"step {line['step']:,}/{self._job.steps:,}",
-            quality_text(line),
-            f"{line['samples_per_s']:,.0f} samples/s",
-            f"eta {clock(eta_s(line, self._job, self._batch_size))}",
-        ]
-        labelled(self._console, "training", "  ".join(parts))
-
-
-class LiveView:
-    """A progress bar with the metrics of training next to it; all else scrolls by above it."""
+class JobView:
+    """A progress bar with the metrics of training next to it, and all else above it; without a terminal a line each."""
 
     def __init__(self, console: Console, job: Job, batch_size: int) -> None:
         self._job = job
         self._batch_size = batch_size
         self._bar = ProgressBar(console, "starting", bar_from=WIDE)
 
-    def __enter__(self) -> "LiveView":
+    def __enter__(self) -> "JobView":
         self._bar.__enter__()
         return self
 
@@ -240,31 +206,51 @@ class LiveView:
         if notice := notice_of(line):
             paragraph(self._bar.console, notice.text, f"{notice.label:<{LABEL_WIDTH}}", head_style=notice.style)
         if kind == "compiling":
-            if line["done"] < line["total"]:
-                self._show("compiling", line["done"], line["total"], [f"{line['done']}/{line['total']} kernels"])
-            else:
-                self._show("starting", 0, None, ["all roles"])
+            self._compile(line["done"], line["total"])
         elif kind == "ready":
-            self._show("ready", 0, self._job.steps or None, [])
+            self._bar.begin("ready")
+            self._bar.show(0, self._job.steps or None, [])
         elif kind == "phase":
             self._bar.begin(line["phase"])
         elif kind == "progress":
-            if "doing" in line:
-                self._bar.begin(line["doing"])
-            self._bar.show(line["rows"], line["of"], progress_parts(line))
+            self._show(line.get("doing"), progress_parts(line), line["rows"], line["of"])
         elif kind == "waiting":
-            self._bar.show_figures([f"{line['doing']}, {line['seconds']} s", line["replica"]])
+            self._show(None, [f"{line['doing']}, {line['seconds']} s", line["replica"]], label="waiting")
 
     def metrics(self, line: Line) -> None:
         """Move the progress bar; print an evaluation above it."""
         if line["split"] != "train":
             labelled(self._bar.console, *evaluation_notice(line))
             return
-        self._show("training", line["step"], self._job.steps, live_parts(line, self._job, self._batch_size))
+        parts = live_parts(line, self._job, self._batch_size)
+        self._show("training", parts if self._bar.console.is_terminal else parts[:4], line["step"], self._job.steps)
 
-    def _show(self, phase: str, done: int, total: int | None, parts: Sequence[str]) -> None:
-        self._bar.begin(phase)
-        self._bar.show(done, total, parts)
+    def _compile(self, done: int, total: int) -> None:
+        """Show how many kernels are compiled; without a terminal once, how many there are."""
+        if not self._bar.console.is_terminal:
+            if done == 0:
+                labelled(self._bar.console, "compiling", f"{count(total, 'kernel')} for this processor")
+        elif done < total:
+            self._show("compiling", [f"{done}/{total} kernels"], done, total)
+        else:
+            self._bar.begin("starting")
+            self._bar.show(0, None, ["all roles"])
+
+    def _show(
+        self, phase: str | None, parts: Sequence[str], done: int | None = None, total: int | None = None,
+        label: str = "progress",
+    ) -> None:  # fmt: skip
+        """Show metrics in the bar, with its phase and its position if given; without a terminal as a line."""
+        if not self._bar.console.is_terminal:
+            if done != 0:
+                labelled(self._bar.console, phase or label, "  ".join(parts))
+            return
+        if phase is not None:
+            self._bar.begin(phase)
+        if done is None:
+            self._bar.show_parts(parts)
+        else:
+            self._bar.show(done, total, parts)
 
 
 class Notice(NamedTuple):
@@ -339,12 +325,12 @@ def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
 
 def quality_text(line: Line) -> str:
     """Return loss, AUC, RMSE and retrieval metrics of a line as text."""
-    figures = {"loss": line["loss"]}
-    for key, word in (("auc", "AUC"), ("rmse", "RMSE")):
-        figures |= {name.replace(key, word, 1): value for name, value in line.items() if name.startswith(key)}
-    figures |= {name: value for name, value in line.items() if name.startswith(("recall@", "ndcg@"))}
+    metrics = {"loss": line["loss"]}
+    for key, title in (("auc", "AUC"), ("rmse", "RMSE")):
+        metrics |= {name.replace(key, title, 1): value for name, value in line.items() if name.startswith(key)}
+    metrics |= {name: value for name, value in line.items() if name.startswith(("recall@", "ndcg@"))}
     # A metric may be undefined: for samples without weight, or of one class only.
-    return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
+    return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in metrics.items())
 
 
 def _sparks(line: Line) -> str:

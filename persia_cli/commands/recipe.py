@@ -110,7 +110,7 @@ def as_markdown(text: str) -> "Markdown":
 @app.command("cp", epilog=CP_EXAMPLES)
 def cp(
     name: Name,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")],
 ) -> None:
     """Copy a recipe to a folder of your own, as the start of another one."""
     from persia_cli.commands.screen import err, out, propose, say
@@ -124,7 +124,7 @@ def cp(
 @app.command(epilog=PREPARE_EXAMPLES)
 def prepare(
     name: Name,
-    source: Annotated[Path, typer.Option("--input", metavar="PATH", help="The downloaded data.", show_default=False)],
+    source: Annotated[Path, typer.Option("--input", metavar="PATH", help="The downloaded data.")],
     output: Output = None,
     max_bad_rows: MaxBadRows = 0,
     min_count: MinCount = 1,

@@ -43,12 +43,11 @@ def recommend(
     The items are those of the run's data. Writes a row for each row of the users, in the same order: the columns
     to keep, `items`, best first, and `scores`. Ids without a row in the model count as zeros.
     """
-    from persia_cli.commands.predict import check_output
     from persia_cli.commands.progress import SCREEN, counting
     from persia_cli.commands.screen import err, labelled, out
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError, count
-    from persia_cli.jobs.plan import facts_of, plan_saved
+    from persia_cli.jobs.plan import facts_of, plan_saved, require_output
     from persia_cli.observe.saved_run import find_model
     from persia_cli.plan.checks import require_two_sides
     from persia_cli.retrieval.approximate import require_faiss
@@ -59,7 +58,7 @@ def recommend(
 
     if output.suffix != ".parquet":
         raise UserError(f"{output.name}: lists are written as Parquet; end the name in .parquet")
-    check_output(output, users, overwrite)
+    require_output(output, users, overwrite)
     if approximate:
         require_faiss()
     model = find_model(location_of(run), step)

@@ -16,7 +16,7 @@ EXAMPLES = examples(
 def report(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="Run directory of a training run, or the URI of one.", show_default=False),
+        typer.Argument(metavar="RUN", help="Run directory of a training run, or the URI of one."),
     ],
     output: Annotated[
         Path | None,

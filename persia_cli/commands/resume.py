@@ -18,7 +18,7 @@ EXAMPLES = examples(
 
 
 def resume(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or the URI of one.", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or the URI of one.")],
     overrides: Changes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
 ) -> None:

@@ -57,7 +57,7 @@ def ls(
 
 @app.command(epilog=examples(*COMPARE))
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="Run directories.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="Run directories.")],
     as_json: AsJson = False,
 ) -> None:
     """Show the settings in which runs differ, and their metrics side by side."""

@@ -14,7 +14,6 @@ from rich.text import Text
 from persia_cli.commands.options import OUTPUT
 from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
-from persia_cli.jobs.ended import OrderlyEndError
 from persia_cli.storage.remote import without_secret
 
 LABEL_WIDTH = 10
@@ -124,10 +123,7 @@ def clock(seconds: int | None) -> str:
 
 
 def report_failure(error: BaseException, debug: bool) -> int:
-    """Print an error, one `error:` line for each of its sentences, or how a job has ended; return the exit code."""
-    if isinstance(error, OrderlyEndError):
-        say(err(), str(error))
-        return error.exit_code
+    """Print an error, one `error:` line for each of its sentences, and return the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     error = refusal(error) or error

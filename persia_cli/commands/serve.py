@@ -27,7 +27,7 @@ def serve(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR|RUN", show_default=False,
+            metavar="DIR|RUN",
             help="A folder that persia export wrote; or a run directory, or one of its checkpoints, which is exported "
             "first, and that needs torch.",
         ),
@@ -50,21 +50,21 @@ def serve(
     unix: Annotated[
         Path | None,
         typer.Option(
-            "--unix", metavar="PATH", show_default=False,
+            "--unix", metavar="PATH",
             help="Listen at a Unix socket instead, for programs of this machine that may write to it.",
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file", metavar="FILE", show_default=False,
+            "--token-file", metavar="FILE",
             help="File with a secret, which requests must bring: Authorization: Bearer SECRET.",
         ),
     ] = None,
     tls: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            "--tls", metavar="CERT KEY", show_default=False, help="Certificate and its key (PEM files): serve https."
+            "--tls", metavar="CERT KEY", help="Certificate and its key (PEM files): serve https."
         ),
     ] = None,
     connections: Annotated[
@@ -89,7 +89,7 @@ def serve(
     log: Annotated[
         Path | None,
         typer.Option(
-            "--log", metavar="DIR", show_default=False,
+            "--log", metavar="DIR",
             help="Write the requests that are answered, with the predictions, as Parquet files into this folder.",
         ),
     ] = None,

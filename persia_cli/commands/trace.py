@@ -13,8 +13,8 @@ EXAMPLES = examples(
 
 
 def trace(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, for Perfetto.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, for Perfetto.")],
 ) -> None:
     """Write the timeline of the steps of train.trace_steps.
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.overrides import quoted
 from persia_cli.config.schema import Dataset, ParquetDataset, Run
 from persia_cli.data.read.facts import DatasetFacts, inspect
+from persia_cli.data.read.files import is_there, locate
 from persia_cli.engines.job import BEGINNING, anchored, timed, was_started
 from persia_cli.engines.readiness import require_ready
 from persia_cli.engines.resumed import has_failed_to_begin, is_at_work, newest_sound, start_over
@@ -214,3 +218,23 @@ def other_data(paths: Sequence[str], split: str) -> list[str]:
         "dataset.recipe=null",  # It makes the training data, not these files.
         f"dataset.split={{kind: {split}}}",
     ]
+
+
+def require_output(output: Path, data: str, overwrite: bool) -> None:
+    """Raise UserError if there is no data, or if the file must not be written at its place."""
+    resolved, source = output.resolve(), locate(data)
+    if source.uri is None and not source.is_pattern and not is_there(source):
+        raise UserError(f"{data} does not exist; name a file or a folder")
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; name a file")
+    local = isinstance(source.filesystem, LocalFileSystem)
+    pattern = source.path if source.is_pattern else str(Path(source.path).resolve())
+    if local and any(
+        fnmatchcase(str(path), pattern) if source.is_pattern else str(path) == pattern
+        for path in (resolved, *resolved.parents)
+    ):
+        raise UserError(f"{output} is among the data, and would be read as samples next time; choose another place")
+    if not resolved.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {resolved.parent}; create it first")
+    if output.exists() and not overwrite:
+        raise UserError(f"{output} exists already; choose another name, or replace it with --overwrite")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from persia_cli.config.schema import ParquetDataset
-from persia_cli.engines.driver_process import INTERRUPTED, forget_driver
+from persia_cli.engines.driver_process import INTERRUPTED
 from persia_cli.engines.engine import engine_here, engine_of
 from persia_cli.engines.job import JobResult
 from persia_cli.engines.rollback import launch_with_rollback
@@ -34,8 +34,6 @@ def run_job(plan: JobPlan, arguments: Sequence[str], reporter: Reporter) -> JobR
     """
     cluster = plan.run.cluster
     engine = engine_of(cluster) if plan.job.task == "train" else engine_here(cluster)
-    if plan.job.task == "train" and not cluster.is_spread:
-        forget_driver(plan.run_dir)
 
     def launch_and_follow(plan: JobPlan) -> JobResult:
         with reporter.following(plan.run_dir, plan.job, plan.run.train.batch) as follow:

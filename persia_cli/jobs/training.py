@@ -138,5 +138,11 @@ def begun(plan: JobPlan, request: TrainingRequest, reporter: Reporter) -> Iterat
 
 
 def driving(plan: JobPlan) -> AbstractContextManager[None]:
-    """Return the context in which this process drives a job, on the machines of a cluster as their only driver."""
-    return driver_process.driving(plan.run_dir) if plan.run.cluster.is_spread else nullcontext()
+    """Return the context in which this process drives a job, on the machines of a cluster as their only driver.
+
+    Raises DiskError if the run directory cannot be one.
+    """
+    if plan.run.cluster.is_spread:
+        return driver_process.driving(plan.run_dir)
+    driver_process.forget_driver(plan.run_dir)
+    return nullcontext()

@@ -205,6 +205,15 @@ def test_a_module_imports_only_from_its_own_or_lower_layers():
     assert wrong == []
 
 
+def test_commands_import_no_commands():
+    """Only the entry point does; they share the printing, the options, and the functions of `jobs`."""
+    of_main = {found.module for module, found in ALL_IMPORTS if module == "main"}
+    commands = {name for name in of_main if name.startswith("persia_cli.commands.")}
+    commands -= {f"persia_cli.commands.{name}" for name in ("options", "parser", "screen")}
+    assert len(commands) > 20
+    assert [where(*pair) for pair in ALL_IMPORTS if pair[0] != "main" and pair[1].module in commands] == []
+
+
 @pytest.mark.parametrize(("package", "other"), NEVER)
 def test_a_package_never_knows_another(package, other):
     wrong = [

@@ -61,7 +61,7 @@ def test_lines_of_text(tmp_path: Path) -> None:
     assert shown(tmp_path, terminal=False, width=40).splitlines() == [
         "compiling 3 kernels for this processor",
         "weights   1,000 in the dense network",
-        "training  step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  eta 0:03",
+        "training  step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left",
         "warning   table a is full",
         "note      table b is full",
         "note      training ends early",

@@ -30,7 +30,7 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     assert told[-2:] == ["metrics   run/metrics.jsonl", "next      persia eval run"]
     steps = [line for line in told if line.startswith("training  step ")]
     assert [line.split()[2] for line in steps] == ["2/6", "4/6", "6/6"]
-    assert all(word in steps[0] for word in ("loss ", "AUC ", "samples/s", "eta "))
+    assert all(word in steps[0] for word in ("loss ", "AUC ", "samples/s", " left"))
     assert told.count("saved     run/checkpoints/step-6") == 1
 
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
