@@ -43,7 +43,7 @@ def test_an_error_in_the_program_is_our_fault(persia, monkeypatch, error: Except
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("persia_cli.config.compose.compose_run", fail)
+    monkeypatch.setattr("persia_cli.jobs.training.compose_run", fail)
     ended = persia("train")
     assert (ended.code, ended.err) == (1, text)
     assert "Traceback" in persia("train", "--debug").err
