@@ -26,7 +26,7 @@ class CostBasis:
     """The costs that a prediction rests on, and how far it may be wrong."""
 
     source: str
-    """Where the costs come from, after "from"."""
+    """The origin of the costs, to follow the word "from"."""
     machine: Machine
     """The machine whose cores they hold for."""
     costs: RoleCosts

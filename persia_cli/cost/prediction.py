@@ -65,7 +65,7 @@ class Prediction:
     error: float
     """The real speed lies between the predicted one divided by this and multiplied by it."""
     source: str
-    """Where the costs come from."""
+    """The origin of the costs."""
     limits: dict[str, float]
     """Samples per second that each resource allows, the bottleneck first."""
     wanted: float | None

@@ -26,7 +26,7 @@ def model_description(run: Run) -> str:
 def training_description(run: Run) -> str:
     """Return batch size, mode, optimizers, seed and unusual settings of training in one line.
 
-    What follows the data is `auto` for a job on other machines, since these read the data.
+    Values that follow the data are `auto` for a job on other machines, since these read the data.
     """
     size = run.train.batch_size if run.train.batch_size == "auto" else f"{run.train.batch_size:,}"
     mode = run.mode.kind if isinstance(run.mode, SyncMode) else f"{run.mode.kind}, staleness {run.mode.staleness}"
