@@ -31,7 +31,7 @@ def test_a_job_outlives_the_reader_of_its_output(cluster: str, tmp_path: Path) -
     assert finished_steps(run_dir / CHECKPOINTS)[-1] == STEPS
     kept = (run_dir / ROLES / LOG).read_text()
     assert "has ended (Broken pipe); this is the rest of it\n" in kept
-    assert f"step={STEPS} " in kept, "the results"
+    assert "\nnext      persia eval " in kept, "the results"
 
 
 def test_a_job_needs_no_space_for_its_output(tmp_path: Path) -> None:
