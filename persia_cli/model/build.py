@@ -24,7 +24,7 @@ INITS: dict[Init, Callable[[torch.Tensor], torch.Tensor]] = {
     "he_uniform": lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu"),
     "he_normal": lambda weight: nn.init.kaiming_normal_(weight, nonlinearity="relu"),
 }
-"""How each `init` draws a matrix: Glorot and Bengio (AISTATS 2010), and He et al. (arXiv 1502.01852)."""
+"""The draw of a matrix by each `init`: Glorot and Bengio (AISTATS 2010), and He et al. (arXiv 1502.01852)."""
 _LAST: Mapping[str, Mapping[str, float]] = {
     "afm": {"last": 1.0},
     "autoint": {"last": 1.0, "network": 0.0},

@@ -43,8 +43,8 @@ class Counters(FieldSet, frozen=True):
     tables: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     """Counters of each table on an embedding server."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
-    """Steps that a data loader sent and values that it had to change; steps that an NN worker scored; bytes and rows
-    that an embedding server has loaded from a checkpoint."""
+    """Steps that a data loader sent and values that it had to change; steps that an NN worker scored; bytes and rows of
+    a checkpoint that an embedding server has loaded."""
 
 
 class ReplicaUsage(FieldSet, frozen=True):
