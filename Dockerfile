@@ -5,7 +5,7 @@
 FROM python:3.12-slim AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY persia_cli persia_cli
 COPY conf conf
 COPY recipes recipes

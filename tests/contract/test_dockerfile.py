@@ -17,7 +17,7 @@ def test_it_copies_only_what_a_wheel_is_made_of() -> None:
         word for first, *words in instructions() if first == "COPY" and "--from" not in words[0] for word in words[:-1]
     ]
     assert all((ROOT / name).exists() for name in copied)
-    assert {"pyproject.toml", "persia_cli", "conf", "recipes", "LICENSE", "README.md"} == set(copied)
+    assert {"pyproject.toml", "hatch_build.py", "persia_cli", "conf", "recipes", "LICENSE", "README.md"} == set(copied)
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert ignored[0] == "*"
     assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
