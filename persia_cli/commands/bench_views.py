@@ -40,7 +40,7 @@ def noting(as_json: bool) -> Callable[[str], None]:
 def print_json(
     benchmark: str, results: "Iterable[Result | CapacityResult]", quick: bool, run: Run | None = None, **more: Any
 ) -> None:
-    """Print the results with all that `scripts/targets.py` needs to judge them."""
+    """Print the results with all that `python -m scripts.measure targets` needs to judge them."""
     head: dict[str, Any] = {"benchmark": benchmark, "quick": quick, "machine": asdict(this_machine()), **more}
     if run is not None:
         head |= {"run": run.model_dump(mode="json")}

@@ -24,12 +24,8 @@ from persia_cli.store.layout import (
 )
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import row_bytes
+from scripts.measure import CRITEO as CRITEO  # for the cases
 
-CRITEO = (
-    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
-    27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
-"""Distinct values of the 26 categorical columns of the Criteo challenge."""
 SKEW = 1.05
 
 Ids = NDArray[np.int64]

@@ -1,0 +1,219 @@
+"""The targets that the project has set for its speed and quality, with the commands that print them.
+
+    python -m scripts.measure targets                  # lists them
+    python -m scripts.measure kernels                  # holds its own results against them
+    persia bench throughput conf=criteo … --json > throughput.json
+    python -m scripts.measure targets throughput.json  # those that `--json` has printed; `-`: stdin
+
+A target is a pattern of what is measured, as `measurements` names it, and a bound. It holds for certain runs and sizes,
+which the pattern has; other results are not judged, nor is a quick run.
+"""
+
+import json
+import re
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+
+from persia_cli.bench.result import Result
+from persia_cli.commands.screen import out, say
+from persia_cli.config.schema import HybridMode, Run
+from persia_cli.errors import UserError
+from persia_cli.observe.processor import Processor
+from scripts.measure import CRITEO
+
+STEP_MS = 10.0
+"""The longest undelayed step of a run for which the targets of modes hold."""
+
+
+class Target(NamedTuple):
+    """A bound on what is measured."""
+
+    what: str
+    """Pattern of the whole name of a measurement."""
+    bound: float
+    at_most: bool = False
+    """True if the measurement must not exceed the bound; else it must reach it."""
+
+
+_MANY = r"(?:[2-9]|\d\d)[\d.]*M rows"
+"""At least two million rows: more than a cache holds."""
+_JOB = r"dlrm, dim 16, Criteo's shape, batch 4096, adagrad, \w+ wire, hybrid, staleness 3, 2 servers"
+KERNELS = "python -m scripts.measure kernels"
+TARGETS: dict[str, Sequence[Target]] = {
+    KERNELS: (
+        Target(rf"look-up, dim 16, {_MANY}, uniform: persia / torch.index_select", 0.95),
+        Target(rf"look-up, dim 64, {_MANY}, uniform: persia / torch.index_select", 1.0),
+        Target(rf"look-up, dim 128, {_MANY}, uniform: persia / torch.index_select", 1.05),
+        Target(rf"look-up, dim 16, {_MANY}, uniform: persia / gather limit", 0.33),
+        Target(rf"look-up, dim 64, {_MANY}, uniform: persia / gather limit", 0.52),
+        Target(rf"look-up, dim 128, {_MANY}, uniform: persia / gather limit", 0.67),
+        Target(rf"update Adagrad, dim 16, {_MANY}, uniform, from keys: persia / .* limit", 0.35),
+        Target(rf"update Adagrad, dim 64, {_MANY}, uniform, from keys: persia / .* limit", 0.65),
+        Target(rf"update Adagrad, dim 128, {_MANY}, uniform, from keys: persia / .* limit", 0.70),
+        Target(rf"update Adagrad, dim \d+, {_MANY}, uniform, rows kept: persia / .* limit", 0.80),
+        Target(r"update \w+, dim \d+, \S+ rows, uniform: persia / torch\.optim\.\w+", 10.0),
+        Target(r"hash look-up, .*, uniform: persia / naive linear probing", 2.2),
+        Target(r"hash look-up, .*, Zipf: persia / Python dict", 30.0),
+        Target(r"mapped look-up, .*: persia / training store", 0.8),
+        Target(r"mapped look-up, .*: persia / LMDB", 10.0),
+        Target(r"dedup .*: persia / np\.unique", 2.8),
+        Target(r"pooling, .*: persia / embedding_bag", 0.8),
+        Target(r"pooling backward, .*: persia / embedding_bag", 8.0),
+        Target(r"pooling backward, .*: persia / index_add_", 3.0),
+        Target(r".* encode \+ decode, .*: persia / torch copy_", 0.95),
+        Target(r"two shards on two cores, look-up \+ update, dim 16: persia / one shard", 1.6),
+        Target(r"two shards on two cores, look-up \+ update, dim (64|128): persia / one shard", 1.35),
+        Target(r"store at capacity, .*, speed: persia / below capacity", 0.8),
+        Target(r"store at capacity, .*, longest look-up: persia / median", 5.0, at_most=True),
+        Target(r"journal, .*, in the cache: persia / without a journal", 0.8),
+        Target(r"journal, .*, from memory: persia / without a journal", 0.87),
+        Target(r"(save|load), dim 16, 10M rows: persia / disk .*", 0.7),
+        # 32 bytes of a row in addition to the 128 of its values.
+        Target(r"memory at capacity, .*, the store: persia / its values", 1.25, at_most=True),
+        Target(r"seconds until a server is ready, kernels cached: persia", 3.0, at_most=True),
+    ),
+    "python -m scripts.measure store --only criteo --dims 16": (
+        Target(r"embedding step, 26 tables, .*, dim 16, Zipf, Adagrad: persia / torch, one bag, Adagrad", 5.0),
+        Target(r"embedding step, 26 tables, .*, dim 16, Zipf, Adagrad: persia / FBGEMM Adagrad", 2.8),
+        Target(r"embedding step, 26 tables, .*, dim 16, Zipf, row-wise Adagrad: persia / FBGEMM .*", 1.1),
+    ),
+    "python -m scripts.measure prepare train.txt": (
+        Target(rf"preparing {_MANY} of Criteo's text on 2 cores: persia", 400_000),
+        Target(rf"preparing {_MANY} of Criteo's text on \d+ cores: persia / polars", 0.35),
+    ),
+    "persia bench throughput conf=criteo train.batch_size=4096 optimizer=adagrad cluster.embedding_servers=2 "
+    "--compare torch,dense --json": (
+        Target(rf"\w+, {_JOB}, 1 thread, float32: persia / dense", 0.95),
+        Target(rf"\w+, {_JOB}, 1 thread, bfloat16: persia / dense", 0.90),
+        Target(rf"\w+, {_JOB}, 2 threads, float32: persia / dense", 0.85),
+        Target(rf"\w+, {_JOB}, 2 threads, bfloat16: persia / dense", 0.72),
+        Target(rf"\w+, {_JOB}, \d+ threads?, float32: persia / torch", 1.03),
+        Target(rf"\w+, {_JOB}, \d+ threads?, bfloat16: persia / torch", 1.2),
+    ),
+    "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad embedding.wire=float16 "
+    "cluster.embedding_servers=2 --json": (
+        Target(r"tier, .*, rowwise_adagrad, float16 wire, .*, 2 servers, .*: persia / FBGEMM.*", 1.2),
+    ),
+    "persia bench modes conf=criteo train.batch_size=512 mode.staleness=8 --delay-ms 5 --json": (
+        Target(r"5 ms, [^/]*, batch 512, .*, staleness 8, .*, short step: hybrid / itself without delay", 0.9),
+        Target(r"5 ms, [^/]*, batch 512, .*, staleness 8, .*, short step: hybrid / sync", 3.0),
+    ),
+    "persia bench modes conf=criteo train.batch_size=256 mode.staleness=8 --hosts --json": (
+        Target(r"5 ms, 1000 Mbit/s, .*, batch 256, .*, staleness 8, .*: hybrid / sync", 3.0),
+    ),
+}  # fmt: skip
+"""By the command that prints their measurements."""
+
+
+class Judged(NamedTuple):
+    """A measurement and its target."""
+
+    what: str
+    value: float
+    target: Target
+
+    @property
+    def met(self) -> bool:
+        """True if the measurement meets the target."""
+        return self.value <= self.target.bound if self.target.at_most else self.value >= self.target.bound
+
+    def line(self) -> str:
+        """Return a line of text."""
+        return f"{'met' if self.met else 'MISSED':6}  {self.what}: {self.value:.3f}, {_bound(self.target)}"
+
+
+def _bound(target: Target) -> str:
+    return f"at {'most' if target.at_most else 'least'} {target.bound:,g}"
+
+
+def measurements(results: Sequence[Result], run: str = "") -> Iterator[tuple[str, float]]:
+    """Yield each value of results by its name: `RESULT: SIDE`, and `RESULT: SIDE / OTHER` for ratios.
+
+    `run` describes the run of results of `persia bench`, whose name is then the case and the run.
+    """
+    for result in results:
+        name = f"{result.case}, {run}" if run else result.name
+        for side in result.sides:
+            yield f"{name}: {side.name}", side.median
+            for other, ratio in side.ratios.items():
+                yield f"{name}: {side.name} / {other}", ratio
+
+
+def describe_run(run: Run, processor: Processor, results: Sequence[Result]) -> str:
+    """Return all of a run that targets depend on, in one line."""
+    generator, mode = run.dataset.generator, run.mode
+    threads, precision = run.train.threads, run.train.precision
+    undelayed = [side.median for result in results for side in result.sides if (result.case, side.name) == _UNDELAYED]
+    facts = [
+        run.model.kind,
+        f"dim {run.model.dim}",
+        "Criteo's shape" if generator is not None and generator.cardinalities == CRITEO else "other data",
+        f"batch {run.train.batch}",
+        run.optimizer.embedding.kind,
+        f"{run.embedding.wire} wire",
+        f"hybrid, staleness {mode.staleness}" if isinstance(mode, HybridMode) else mode.kind,
+        f"{run.cluster.embedding_servers} servers",
+        f"{threads} thread{'s' if threads > 1 else ''}",
+        f"slow {precision}" if processor.slow_precision(precision) else precision,
+    ]
+    if any(run.train.batch / rate * 1e3 <= STEP_MS for rate in undelayed):
+        facts.append("short step")
+    if any(side.gpu_busy is not None for result in results for side in result.sides):
+        facts.append("on a GPU")
+    return ", ".join(facts)
+
+
+_UNDELAYED = ("0 ms", "hybrid")
+
+
+def judge(results: Sequence[Result], run: str = "") -> list[Judged]:
+    """Hold results against all targets."""
+    return [
+        Judged(what, value, target)
+        for what, value in measurements(results, run)
+        for targets in TARGETS.values()
+        for target in targets
+        if re.fullmatch(target.what, what)
+    ]
+
+
+def judge_json(printed: dict[str, Any]) -> list[Judged]:
+    """Judge the JSON object of a benchmark; raises UserError for a quick run."""
+    if printed["quick"]:
+        raise UserError("this was a quick run: its numbers have no meaning")
+    results = TypeAdapter(list[Result]).validate_python(printed["results"])
+    if "run" not in printed:
+        return judge(results)
+    processor = Processor(printed["machine"]["cpu"], tuple(printed["machine"]["features"]))
+    return judge(results, describe_run(Run.model_validate(printed["run"]), processor, results))
+
+
+def show(judged: Sequence[Judged]) -> int:
+    """Print a line for each target, and return the exit code: 1 if one is missed."""
+    for each in judged:
+        say(out(), each.line())
+    met = sum(each.met for each in judged)
+    say(out(), f"{met} of {len(judged)} targets met" if judged else "no target is set for such a run")
+    return int(met < len(judged))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Judge the files, or list all targets; return the exit code."""
+    parser = ArgumentParser(
+        "python -m scripts.measure targets", description=__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="JSON that a benchmark has printed; -: stdin")
+    files = parser.parse_args(arguments).files
+    if files:
+        texts = [sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8") for name in files]
+        return show([each for text in texts for each in judge_json(json.loads(text))])
+    for command, targets in TARGETS.items():
+        say(out(), command)
+        for target in targets:
+            say(out(), f"  {target.what}: {_bound(target)}")
+    return 0
