@@ -39,7 +39,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
 from persia_cli.observe.processor import this_processor
-from scripts.bench.stores import CRITEO
+from scripts.measure import CRITEO
 
 DIMS = (16, 64, 128)
 OPTIMIZERS = ("adagrad", "rowwise_adagrad")

@@ -132,7 +132,7 @@ def cases(rehearse: bool) -> "list[Case]":
 def run_of(device: str, case: "Case") -> "Run":
     """Return the run of a case: generated samples of Criteo's shape, replicas for 16 processors, torch's Adagrad."""
     from persia_cli.config.compose import compose_run
-    from scripts.bench.stores import CRITEO
+    from scripts.measure import CRITEO
 
     words = [
         "conf=synthetic",

@@ -1,8 +1,4 @@
-"""The folder of a sweep: the request, one run directory per point, and the record of the points.
-
-`results.json` is the only record. A point is in it from before its process starts, in the order of their starts, so a
-sweep that ends at any moment is continued from it alone.
-"""
+"""The folder of a sweep: the request, one run directory per point, and the results so far."""
 
 import csv
 import hashlib
@@ -34,9 +30,6 @@ PAGE = "sweep.html"
 
 _LONGEST_NAME = 80
 
-UNFINISHED = "it was interrupted"
-"""The error of a point that is being trained, or was when its sweep ended."""
-
 Sampler = Literal["tpe", "random"]
 
 
@@ -50,18 +43,16 @@ class PointOutcome:
     """Path relative to the folder of the sweep."""
     seconds: float
     """Time from the start of its process to its end."""
-    metrics: JobMetrics | None
+    figures: JobMetrics | None
     error: str | None
-    """Reason why it failed, or UNFINISHED; None if it did neither."""
+    """Reason why it failed; None if it did not."""
     pruned: bool = False
     """True if a search ended it early; its metrics are those up to there."""
 
     @property
     def state(self) -> str:
-        """`unfinished`, `failed`, `pruned` or `done`."""
-        if self.error:
-            return "unfinished" if self.error == UNFINISHED else "failed"
-        return "pruned" if self.pruned else "done"
+        """`failed`, `pruned` or `done`."""
+        return "failed" if self.error else "pruned" if self.pruned else "done"
 
     @property
     def repetition(self) -> str:
@@ -84,7 +75,7 @@ class SearchRequest:
 
     @property
     def total(self) -> int:
-        """The number of points, if there are so many settings."""
+        """The number of points, if no two trials are equal."""
         return 1 + self.trials + (self.best + 1) * self.seeds
 
 
@@ -92,12 +83,12 @@ class SearchRequest:
 class SweepRequest:
     """The request for a sweep: all that is needed to resume it."""
 
-    arguments: tuple[str, ...]
+    words: tuple[str, ...]
     conf_dirs: tuple[str, ...]
     baseline: str | None
     metric: str | None
     working_dir: str
-    """Folder in which it was started; `arguments` may contain relative paths."""
+    """Folder in which it was started; `words` may contain relative paths."""
     search: SearchRequest | None = None
     """The choice of points; None for every combination."""
 
@@ -143,13 +134,16 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def counted(outcomes: Sequence[PointOutcome]) -> list[PointOutcome]:
-    """Return the outcomes by which settings are compared: of points that trained to their end, or failed.
+    """Return the outcomes by which settings are compared: of a search without those that ended early.
 
     The trial that chose a setting to repeat does not count for it: it is the best of many by luck too.
     """
-    ended = [outcome for outcome in outcomes if outcome.state in ("done", "failed")]
-    again = {outcome.point.setting for outcome in ended if outcome.point.names_seed}
-    return [outcome for outcome in ended if outcome.point.names_seed or outcome.point.setting not in again]
+    again = {outcome.point.setting for outcome in outcomes if outcome.point.names_seed}
+    return [
+        outcome
+        for outcome in outcomes
+        if not outcome.pruned and (outcome.point.names_seed or outcome.point.setting not in again)
+    ]
 
 
 def digest(run: Run) -> str:
@@ -170,17 +164,17 @@ def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
     """Write the results of the points as JSON and as CSV; the files are atomic."""
     _write(folder / RESULTS, [point_object(outcome) for outcome in outcomes])
     keys = dict.fromkeys(key for outcome in outcomes for key, _ in outcome.point.swept if key != SEED)
-    quality = dict.fromkeys(name for outcome in outcomes if outcome.metrics for name in outcome.metrics.quality)
+    metrics = dict.fromkeys(name for outcome in outcomes if outcome.figures for name in outcome.figures.quality)
     names = ["judged_step", "steps", "staleness_max", "staleness_fraction"]
-    columns = [*keys, SEED, "state", "samples_per_s", *quality, *names, "seconds", "run_dir", "error"]
+    columns = [*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"]
     _write_table(folder / TABLE, columns, [_line(outcome, ["samples_per_s", *names]) for outcome in outcomes])
 
 
 def _line(outcome: PointOutcome, names: Sequence[str]) -> dict[str, Any]:
     """Return the result of a point by column, with these of its metrics and all of its quality."""
     line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": outcome.state}
-    if outcome.metrics:
-        line |= {name: getattr(outcome.metrics, name) for name in names} | outcome.metrics.quality
+    found = {name: getattr(outcome.figures, name) for name in names} if outcome.figures else {}
+    line |= found | (outcome.figures.quality if outcome.figures else {})
     return line | {"seconds": outcome.seconds, "run_dir": outcome.run_dir, "error": outcome.error}
 
 
@@ -203,20 +197,21 @@ def read_results(folder: Path) -> list[PointOutcome]:
 
 def point_object(outcome: PointOutcome) -> dict[str, Any]:
     """Return the result of a point as an object for JSON."""
+    figures = outcome.figures and asdict(outcome.figures)
     return {
-        "arguments": outcome.point.arguments,
+        "words": outcome.point.arguments,
         "swept": dict(outcome.point.swept),
         "seed": outcome.seed,
         "run_dir": outcome.run_dir,
         "seconds": outcome.seconds,
-        "metrics": outcome.metrics and asdict(outcome.metrics),
+        "figures": figures,
         "error": outcome.error,
         "pruned": outcome.pruned,
     }
 
 
 def _outcome(entry: dict[str, Any]) -> PointOutcome:
-    point = {"arguments": entry["arguments"], "swept": list(entry["swept"].items())}
+    point = {"arguments": entry["words"], "swept": list(entry["swept"].items())}
     return msgspec.convert(entry | {"point": point}, PointOutcome)
 
 

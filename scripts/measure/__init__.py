@@ -1,7 +1,7 @@
 """The one harness of all comparisons: `python -m scripts.measure NAME`; without a name it lists them.
 
 A comparison is one file, `scripts/measure/comparisons/NAME.py`. Its docstring is its help, and the first line is in the
-list. It has one function, and a second one if it has options of its own:
+list. It has one function, and a second one if it adds options:
 
     def options(parser: ArgumentParser) -> None: ...
     def measure(given: Given, note: Note) -> Iterator[Result]: ...
@@ -9,10 +9,10 @@ list. It has one function, and a second one if it has options of its own:
 `measure` yields a `Result` (`persia_cli/bench/result.py`) as soon as it has one: its sides, ours first, in a unit. What
 is measured in two units, such as AUC and seconds, is two results. `given` has the options; all comparisons have
 `--rounds` (7, or `parser.set_defaults(rounds=…)`), `--quick` (one round; make all else small too), `--json` and
-`--markdown`. Call `note` with what is measured next. Raise `UserError` for what the user can correct, such as a library
-that is not installed. Import libraries that only one comparison needs inside its functions: `--help` works without.
+`--markdown`. Call `note` with what is measured next. Raise `UserError` for what the user can correct, such as a missing
+library. Import libraries that only one comparison needs inside its functions: `--help` works without.
 
-The sides take turns, in an order that is reversed each round, so that a disturbance affects all of them:
+The sides alternate, in an order that is reversed each round, so that a disturbance affects all of them:
 
 | what is timed | call |
 |---|---|

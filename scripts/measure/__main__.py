@@ -96,7 +96,7 @@ def _report(name: str, given: Given, measured: Iterator[Result]) -> int:
         elif results:
             report.show_machine(this_machine())
             rounds = count(max(result.rounds for result in results), "round")
-            labelled(out(), "measured", f"medians of {rounds}; in each the sides take turns, in an alternating order")
+            labelled(out(), "measured", f"medians of {rounds}; the sides alternate")
             report.show(results, given.markdown)
             warn_of_others(results)
     if given.quick:

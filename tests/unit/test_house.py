@@ -70,7 +70,6 @@ ONLY_IN = {
     "starlette": ("dashboard",),
     "prometheus_client": ("loggers.prometheus",),
     "optuna": ("sweeps.search",),
-    "lmdb": (),
     "faiss": ("retrieval.approximate",),
     "ray": ("engines.ray",),
     "tensorboard": ("loggers.tensorboard",),

@@ -14,6 +14,7 @@ from persia_cli.bench.result import Result, Side
 from persia_cli.config.compose import compose_run
 from persia_cli.observe.processor import Processor
 from scripts.measure import Given, Note, __main__, report, targets
+from scripts.measure.comparisons import store
 from scripts.measure.timing import Timing, Turn, alternate, compared, measured
 
 TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
@@ -191,12 +192,31 @@ def test_modes_are_judged_where_a_step_is_short(undelayed: float, expected: list
             {"torch.index_select": 1.0, "gather limit": 0.3},
             [(1.0, 0.95, True), (0.3, 0.33, False)],
         ),
-        ("look-up, dim 16, 1M rows, uniform", {"torch.index_select": 1.0, "gather limit": 0.3}, []),
+        ("look-up, dim 16, 1.46M rows, uniform", {"torch.index_select": 1.0, "gather limit": 0.3}, []),
         ("update Adagrad, dim 64, 2M rows, uniform, rows kept", {"read-modify-write limit": 0.7}, [(0.7, 0.8, False)]),
-        ("hash look-up, load 0.65, Zipf", {"naive linear probing": 1.0, "Python dict": 20.0}, [(20.0, 30.0, False)]),
-        ("store at capacity, Zipf, dim 16, longest look-up", {"median": 4.0}, [(4.0, 5.0, True)]),
-        ("memory at capacity, 10M rows, dim 16, Adagrad, the store", {"its values": 1.3}, [(1.3, 1.25, False)]),
+        (
+            "first model, churn, log loss",
+            {"LightGBM": 1.2, "logistic regression": 0.9},
+            [(1.2, 1.1, False), (0.9, 1.1, True)],
+        ),
     ],
 )
 def test_parts_of_the_store(name: str, ratios: dict[str, float], expected: list[tuple[float, float, bool]]) -> None:
     assert judged([Result("case", name, "Mrows/s", [side(ratios)])]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "results"), [("batches", 8), ("checkpoints", 3), pytest.param("rows", 7, marks=pytest.mark.slow)]
+)
+def test_parts_of_the_store_are_measured_and_leave_nothing(
+    name: str, results: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert __main__.main([name, "--quick", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]) == results
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_step_that_is_timed_trains_as_torch_does() -> None:
+    assert store.greatest_difference(5, store.Match("adagrad", "torch")) < store.TOLERANCE

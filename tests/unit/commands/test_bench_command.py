@@ -1,8 +1,6 @@
 """`persia bench throughput` prints what was measured."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -21,20 +19,6 @@ def test_json(persia, monkeypatch: pytest.MonkeyPatch) -> None:
     told = json.loads(ended.out)
     assert (told["mode"], told["steps"], told["samples_per_s"]) == ("sync", 50, 2000.0)
     assert told["roles"][0] == {"replica": "nn-worker-0", "cpu_s": 1.25, "rss": 2**20}
-
-
-@pytest.mark.slow
-def test_kernels_as_json() -> None:
-    command = [sys.executable, "-m", "scripts.bench", "kernels", "--quick", "--only", "dedup", "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    told = json.loads(ended.stdout)
-    assert (told["benchmark"], told["quick"]) == ("kernels", True)
-    assert {"cpu", "cores", "memory", "huge_pages", "libraries"} <= told["machine"].keys()
-    result = told["results"][0]
-    ours, theirs = result["sides"]
-    assert (result["case"], ours["name"], theirs["name"]) == ("dedup", "persia", "np.unique")
-    assert ours["ratios"] == {"np.unique": pytest.approx(ours["median"] / theirs["median"])}
 
 
 @pytest.mark.parametrize(

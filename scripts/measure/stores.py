@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from persia_cli.bench.machine import available_bytes
 from persia_cli.kernels.rows import hashing
-from persia_cli.kernels.table import index
 from persia_cli.store.layout import (
     INDEX_BYTES,
     EmbeddingLayout,
@@ -24,27 +23,35 @@ from persia_cli.store.layout import (
 )
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import row_bytes
-from scripts.measure import CRITEO as CRITEO  # for the cases
 
 SKEW = 1.05
-
-Ids = NDArray[np.int64]
-Keys = NDArray[np.uint64]
-
 PARTITIONS = 4096
 LR, EPS = 0.01, 1e-8
-
 LOAD = 0.65
 """Fraction of a store's capacity that is used in measurements."""
-IDS = 26 * 4096
-"""Ids of a batch, by which it is settled how long counts of look-ups last."""
+BATCH = 4096
+"""Samples of a batch."""
+SERVER_IDS = BATCH * 26 // 2
+"""Ids of a batch of 26 features that one of two servers gets."""
 CHUNK = 1 << 20
 """Ids of one request while a store is filled."""
 SPARE = 0.55
 """Fraction of the available memory that one measurement may use."""
 
+Ids = NDArray[np.int64]
+Keys = NDArray[np.uint64]
 Block = NDArray[np.uint8]
 """Rows in the layout of messages: uint8[rows, bytes of a row]."""
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """Distinct keys of one table, as requested from one server."""
+
+    ids: Ids
+    """Row numbers, for baselines with tables of fixed size."""
+    keys: Keys
+    tables: NDArray[np.uint16]
 
 
 def zipf(rng: np.random.Generator, values: int, size: int) -> Ids:
@@ -65,13 +72,10 @@ def distinct(rng: np.random.Generator, values: int, size: int, skewed: bool) -> 
     """Return int64 distinct ids below `values` in random order: `size` ids, or those among `size` skewed draws."""
     if skewed:
         return rng.permutation(np.unique(zipf(rng, values, size)))
-    return rng.choice(values, size, replace=False, shuffle=True) if size * 4 > values else _few(rng, values, size)
-
-
-def _few(rng: np.random.Generator, values: int, size: int) -> Ids:
-    """Return few distinct ids of many, without an array of all of them."""
-    found = np.unique(rng.integers(0, values, size + size // 2 + 16))
-    return rng.permutation(found)[:size]
+    if size * 4 > values:
+        return rng.choice(values, size, replace=False, shuffle=True)
+    # Few of many, without an array of all of them.
+    return rng.permutation(np.unique(rng.integers(0, values, size + size // 2 + 16)))[:size]
 
 
 def keys_of(ids: Ids, table: int = 0) -> Keys:
@@ -90,7 +94,7 @@ def layout_of(dim: int, kind: OptimizerKind, capacity: int, features: int = 1) -
     tables = tuple(TableSpec(_name(n), n, table_salt(_name(n)), init_bound=0.01) for n in range(features))
     optimizer = RowOptimizer(kind, lr=LR, eps=EPS)
     partitions = partitions_for(capacity, PARTITIONS)
-    epoch_bits = epoch_bits_for(capacity, IDS)
+    epoch_bits = epoch_bits_for(capacity, 26 * BATCH)
     group = GroupSpec(0, dim, optimizer, tables, capacity, partitions, counts_uses=True, epoch_bits=epoch_bits)
     return EmbeddingLayout((group,), tuple(FeatureSpec(each.name, 0, each.number, "sum") for each in tables), seed=0)
 
@@ -99,48 +103,25 @@ def _name(table: int) -> str:
     return f"feature-{table}"
 
 
-@dataclass(frozen=True)
-class RowRequest:
-    """Distinct keys of one table, as requested from one server."""
-
-    ids: NDArray[np.int64]
-    """Row numbers, for baselines with tables of fixed size."""
-    keys: NDArray[np.uint64]
-    tables: NDArray[np.uint16]
-
-
-def filled(dim: int, kind: OptimizerKind, rows: int, servers: int = 1, load: float = LOAD) -> list[Shard]:
-    """Return the shards of all servers, together holding the rows of ids 0 … rows - 1 in random order."""
-    layout = layout_of(dim, kind, int(rows / load))
-    shards = [Shard(layout, server, servers) for server in range(servers)]
-    rng = np.random.default_rng(1)
-    ids = rng.permutation(rows)
+def filled(dim: int, kind: OptimizerKind, rows: int) -> Shard:
+    """Return a shard with the rows of ids 0 … rows - 1 in random order."""
+    shard = Shard(layout_of(dim, kind, int(rows / LOAD)), 0, 1)
+    ids = np.random.default_rng(1).permutation(rows)
     for start in range(0, rows, CHUNK):
-        whole = request(ids[start : start + CHUNK])
-        for shard, part in zip(shards, divided(whole, servers, layout.groups[0].partitions), strict=True):
-            shard.look_up(0, part.keys, part.tables, 0, True)
-    return shards
+        part = request(ids[start : start + CHUNK])
+        shard.look_up(0, part.keys, part.tables, 0, True)
+    return shard
 
 
-def request(ids: NDArray[np.int64]) -> RowRequest:
+def request(ids: Ids) -> RowRequest:
     """Return the request for some ids."""
     return RowRequest(ids, keys_of(ids), np.zeros(ids.size, np.uint16))
-
-
-def divided(whole: RowRequest, servers: int, partitions: int) -> list[RowRequest]:
-    """Return each server's part of a request."""
-    place = (whole.keys >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)
-    owner = place.astype(np.int64) * servers // partitions
-    return [
-        RowRequest(whole.ids[owner == server], whole.keys[owner == server], whole.tables[owner == server])
-        for server in range(servers)
-    ]
 
 
 def requests(rows: int, size: int, skewed: bool, count: int) -> list[RowRequest]:
     """Return a series of requests: distinct ids of `rows`, uniform, or the distinct ones of `size` skewed draws."""
     rng = np.random.default_rng(2)
-    return [request(distinct(rng, rows, size, skewed)) for _ in range(count)]
+    return [request(distinct(rng, rows, min(size, rows), skewed)) for _ in range(count)]
 
 
 def gradients(size: int, dim: int) -> Block:
@@ -150,20 +131,30 @@ def gradients(size: int, dim: int) -> Block:
     return values.view(np.uint8)
 
 
-def rows_that_fit(rows: int, dim: int, kind: OptimizerKind, beside: int = 0, spare: float = SPARE) -> tuple[int, str]:
+def train(shard: Shard, requests: Sequence[RowRequest], sent: Block) -> None:
+    """Look up and update each request, as a batch of training does."""
+    for number, request in enumerate(requests):
+        shard.look_up(0, request.keys, request.tables, 1, True, batch=number)
+        shard.update(0, request.keys, request.tables, sent[: request.ids.size], 1, batch=number)
+
+
+def rows_that_fit(rows: int, dim: int, kind: OptimizerKind, extra: int = 0, spare: float = SPARE) -> tuple[int, str]:
     """Return at most `rows` rows that fit this machine's memory, and a note if they are fewer.
 
-    Each row takes the store's memory at its load, and `beside` bytes for the baselines.
+    Each row takes the store's memory at its load, and `extra` bytes for the baselines.
     """
-    each = row_width(dim, "float32", RowOptimizer(kind, lr=0.01)) * 4 + INDEX_BYTES / LOAD + beside
+    each = row_width(dim, "float32", RowOptimizer(kind, lr=LR)) * 4 + INDEX_BYTES / LOAD + extra
     fits = int(available_bytes() * spare / each)
     if fits >= rows:
         return rows, ""
     return fits, f"{fits:,} rows instead of {rows:,}: {available_bytes() / 2**30:.1f} GiB of memory are free"
 
 
-def find_rows(shard: Shard, asked: RowRequest) -> NDArray[np.int64]:
-    """Return the row of each key of a request, int64[n], -1 for keys without one."""
-    rows = np.empty(asked.keys.size, np.int64)
-    index.find_and_touch(shard.stores[0].index, asked.keys, asked.tables, 0, rows)
-    return rows
+def millions(requests: Sequence[RowRequest]) -> float:
+    """Return the keys of requests, in millions."""
+    return sum(request.ids.size for request in requests) / 1e6
+
+
+def label(rows: int) -> str:
+    """Return a number of rows as names of results have it, in millions."""
+    return f"{rows / 1e6:.3g}".rstrip(".") + "M rows"

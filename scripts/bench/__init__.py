@@ -1,1 +1,0 @@
-"""Measurements of the parts of Persia, outside the package."""

@@ -1,1 +1,0 @@
-"""Parts of `python -m scripts.first_results`."""
