@@ -1,8 +1,7 @@
 """A sweep on the screen: its points are trained, shown as they finish, and compared in a table and on a page."""
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic, time
@@ -32,70 +31,62 @@ from persia_cli.sweeps.folder import (
     PointOutcome,
     claimed,
     point_object,
-    write_results,
+    run_dir_of,
     write_settings,
 )
-from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, quality_of, tasks_of, verdict
-from persia_cli.sweeps.points import Axis, name_setting, settings_of, value_of
-from persia_cli.sweeps.processes import Sweep
-from persia_cli.sweeps.search import Search
+from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, quality_of, unfinished, verdict
+from persia_cli.sweeps.points import Axis, Point, name_setting, settings_of, value_of
+from persia_cli.sweeps.runner import Sweep
 
 SHOWN = 10
 """Settings of a search in the table, the best ones; `settings.csv` has all."""
 
 
-class SweepProgress:
-    """The number of finished points, and the remaining time."""
+class _Progress:
+    """Points shown as they finish, and below them a bar with the remaining time and the running points."""
 
-    def __init__(self, total: int, done: int, metrics: Sequence[str] = ("auc", "log_loss")) -> None:
-        self.total, self.done, self.metrics = total, done, metrics
-        self._begun = monotonic()
-        self._at_start = done
+    def __init__(self, bar: ProgressBar, plan: SweepPlan, sweep: Sweep) -> None:
+        self._bar, self._plan, self._sweep = bar, plan, sweep
+        self._started_s = monotonic()
+        self._done = self._done_at_start = sum(each.error is None for each in sweep.outcomes.values())
+        self._steps: dict[Path, tuple[Tail, str]] = {}
+        bar.show(self._done, plan.total, ["starting"])
 
-    def text(self) -> str:
+    def end(self, outcome: PointOutcome) -> None:
+        """Show the result of a point."""
+        self._done += 1
+        console = self._bar.console
+        _show_point(console, outcome, self._plan.metrics, "" if console.is_terminal else f"  {self._text()}")
+
+    def follow(self) -> None:
+        """Show the running points."""
+        running = [f"{point.label}{self._step(run_dir)}" for point, run_dir in self._sweep.running]
+        self._bar.show(self._done, self._plan.total, [self._text(), *running])
+
+    def _text(self) -> str:
         """Return the finished points, and the time for the remaining ones at the rate of those."""
-        finished = self.done - self._at_start
-        left_s = (monotonic() - self._begun) / finished * (self.total - self.done) if finished else None
-        return f"{self.done}/{self.total} points  {clock(None if left_s is None else round(left_s))} left"
+        finished, total = self._done - self._done_at_start, self._plan.total
+        left_s = (monotonic() - self._started_s) / finished * (total - self._done) if finished else None
+        return f"{self._done}/{total} points  {clock(None if left_s is None else round(left_s))} left"
+
+    def _step(self, run_dir: Path) -> str:
+        """Return the step of a running point, from its last line of metrics."""
+        tail, text = self._steps.get(run_dir, (Tail(run_dir / METRICS), ""))
+        for line in tail.new():
+            text = f" at step {line['step']:,}"
+        self._steps[run_dir] = tail, text
+        return text
 
 
-@contextmanager
-def showing(
-    console: Console, progress: SweepProgress, sweep: Sweep
-) -> Iterator[tuple[Callable[[PointOutcome], None], Callable[[], None]]]:
-    """Show points as they finish; yield a function for a finished point, and one to call in between."""
-    with ProgressBar(console, "sweep") as bar:
-        bar.show(progress.done, progress.total, ["starting"])
-        tails: dict[Path, tuple[Tail, list[dict[str, Any]]]] = {}
-
-        def end(outcome: PointOutcome) -> None:
-            progress.done += 1
-            rest = "" if console.is_terminal else f"  {progress.text()}"
-            _show_point(bar.console, outcome, progress.metrics, rest)
-
-        def follow() -> None:
-            running = [f"{trial.point.label}{_step(trial.run_dir, tails)}" for trial in sweep.running]
-            bar.show(progress.done, progress.total, [progress.text(), *running])
-
-        yield end, follow
-
-
-def _step(run_dir: Path, tails: dict[Path, tuple[Tail, list[dict[str, Any]]]]) -> str:
-    """Return the step of a running point, from its last line of metrics."""
-    tail, last = tails.setdefault(run_dir, (Tail(run_dir / METRICS), []))
-    last[:] = [*last, *tail.new()][-1:]
-    return f" at step {last[0]['step']:,}" if last else ""
-
-
-def _show_point(console: Console, outcome: PointOutcome, metrics: Sequence[str], rest: str) -> None:
+def _show_point(console: Console, outcome: PointOutcome, names: Sequence[str], rest: str) -> None:
     """Print the result of a finished point, and the `rest` of its line."""
-    figures = outcome.figures
-    if figures is None:
+    metrics = outcome.metrics
+    if metrics is None:
         text = f"{outcome.point.label}: {outcome.error}{rest}"
         paragraph(console, text, f"{'failed':<{LABEL_WIDTH}}", head_style="bold red")
         return
-    quality = [f"{metric_name(metric)} {_plain(figures.quality.get(metric), '.5f')}" for metric in metrics]
-    speed = f"{_plain(figures.samples_per_s, ',.0f')} samples/s"
+    quality = [f"{metric_name(name)} {_plain(metrics.quality.get(name), '.5f')}" for name in names]
+    speed = f"{_plain(metrics.samples_per_s, ',.0f')} samples/s"
     text = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}{rest}"
     labelled(console, outcome.state, text)
 
@@ -198,64 +189,50 @@ def _plain(value: float | None, form: str) -> str:
 
 def list_points(plan: SweepPlan) -> None:
     """Print the settings of each point, or the values that a search chooses from."""
+    outcomes = plan.outcomes()
     if plan.space is None:
-        for task in tasks_of(plan):
-            say(out(), shlex.join(task.command))
+        points = unfinished(plan, outcomes)
+        for number, each in enumerate(plan.grid):
+            if each.point in points:
+                say(out(), shlex.join(plan.command(each.point, run_dir_of(plan.folder, number, each.point))))
     else:
         for axis in plan.space.swept:
             say(out(), f"{axis.key}: {described(axis)}")
-    labelled(err(), "points", _number_of_points(plan))
+    labelled(err(), "points", _number_of_points(plan, outcomes))
 
 
-def _number_of_points(plan: SweepPlan) -> str:
+def _number_of_points(plan: SweepPlan, outcomes: Mapping[Point, PointOutcome]) -> str:
     """Return as text the number of points, and of those finished."""
-    settings, search = settings_of([planned.point for planned in plan.grid]), plan.ask.search
+    settings, search = settings_of([planned.point for planned in plan.grid]), plan.request.search
     text = f"{count(len(plan.grid), 'point')}, {count(len(settings), 'setting')}"
     if search is not None:
         pruned = ", the worse ones ended early" if search.prune else ""
         again = f", then the best {search.best} and the defaults on {search.seeds} other seeds" if search.best else ""
         text = f"the defaults and {count(search.trials, 'trial')} by {search.sampler} for {plan.metric}{pruned}{again}"
-    return text + (f", {len(plan.before)} finished before" if plan.before else "")
+    finished = sum(each.error is None for each in outcomes.values())
+    return text + (f", {finished} finished before" if finished else "")
 
 
 def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None:
     """Train the points and print the results; exit with code 1 if a point failed."""
     if plan.new:
-        folder = plan.ask.write(plan.folder, [each.run for each in plan.grid], plan.numbered)
+        folder = plan.request.write(plan.folder, [each.run for each in plan.grid], plan.numbered)
         plan = replace(plan, folder=folder)
-    labelled(err(), "sweep", f"{_number_of_points(plan)} in {plan.folder}")
-    if plan.first.facts.stand_in:
-        labelled(err(), "data", plan.first.facts.source)
-    order = {} if plan.space else {each.point: number for number, each in enumerate(plan.grid)}
-    outcomes: list[PointOutcome] = []
     try:
-        with claimed(plan.folder), ExitStack() as stack:
+        with claimed(plan.folder):
             keep_output(plan.folder)
-            search = Search(plan) if plan.space else None
-            outcomes += search.ended if search else plan.before
-            sweep = Sweep(plan.folder, search.tasks() if search else iter(tasks_of(plan)), plan.metric, jobs, limit_s)
-            progress = SweepProgress(plan.total, len(outcomes), plan.metrics)
-            report, show = stack.enter_context(showing(err(), progress, sweep))
-
-            def on_end(outcome: PointOutcome) -> None:
-                outcomes.append(outcome)
-                outcomes.sort(key=lambda each: order.get(each.point, 0))
-                write_results(plan.folder, outcomes)
-                report(outcome)
-                if search:
-                    search.end(outcome)
-
-            def follow() -> None:
-                for run_dir in search.hopeless() if search else ():
-                    sweep.prune(run_dir)
-                show()
-
-            sweep.run(on_end, follow)
+            sweep = Sweep(plan, jobs, limit_s)
+            labelled(err(), "sweep", f"{_number_of_points(plan, sweep.outcomes)} in {plan.folder}")
+            if plan.first.facts.stand_in:
+                labelled(err(), "data", plan.first.facts.source)
+            with ProgressBar(err(), "sweep") as bar:
+                progress = _Progress(bar, plan, sweep)
+                sweep.run(progress.end, progress.follow)
     except KeyboardInterrupt:
         say(err(), "interrupted; everything is stopped, and finished points are kept")
         propose(err(), f"persia sweep --resume {shlex.quote(str(plan.folder))}")
         raise typer.Exit(INTERRUPTED) from None
-    _show(plan, outcomes, as_json)
+    _show(plan, list(sweep.outcomes.values()), as_json)
 
 
 def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> None:
@@ -301,7 +278,7 @@ def _as_object(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOut
         "stand_in": plan.first.facts.stand_in,
         "baseline": plan.baseline,
         "metric": plan.metric,
-        "search": plan.ask.search and asdict(plan.ask.search),
+        "search": plan.request.search and asdict(plan.request.search),
         "chosen": dict(chosen_row(plan, rows).setting) if plan.space and rows else None,
         "settings": [as_object(row) for row in rows],
         "points": [point_object(outcome) for outcome in outcomes],

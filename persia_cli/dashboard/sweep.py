@@ -26,11 +26,11 @@ def sweep_row(folder: Folder, name: str) -> dict[str, Any]:
             is_running = is_held(file.fileno())
     except (UserError, OSError) as error:
         return {"sweep": name, "state": "damaged", "text": str(error)}
-    failed = sum(outcome.error is not None for outcome in results)
+    states = [outcome.state for outcome in results]
     points = len(digests) if request.search is None else request.search.total
-    state = "running" if is_running else "done" if len(results) >= points else "stopped"
-    counts = {"points": points, "done": len(results) - failed, "failed": failed}
-    return {"sweep": name, "state": state, "text": " ".join(request.words), **counts}
+    state = "running" if is_running else "done" if len(states) - states.count("unfinished") >= points else "stopped"
+    counts = {"points": points, "done": states.count("done") + states.count("pruned"), "failed": states.count("failed")}
+    return {"sweep": name, "state": state, "text": " ".join(request.arguments), **counts}
 
 
 def sweep_details(folder: Folder, name: str, metric: str | None = None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def sweep_details(folder: Folder, name: str, metric: str | None = None) -> dict[
     if row["state"] == "damaged":
         return {**row, "settings": [], "metric": None}
     results = counted(read_results(path))
-    there = {key for each in results if each.figures for key in each.figures.quality}
+    there = {key for each in results if each.metrics for key in each.metrics.quality}
     metric = (
         metric or SweepRequest.read(path)[0].metric or next((key for key in ("auc", "rmse") if key in there), "loss")
     )
@@ -58,7 +58,7 @@ def sweep_details(folder: Folder, name: str, metric: str | None = None) -> dict[
 
 def _setting(results: list[PointOutcome], metric: str) -> dict[str, Any]:
     """Return a setting with the means of speed and quality over its points."""
-    done, setting = [each.figures for each in results if each.figures], results[0].point.setting
+    done, setting = [each.metrics for each in results if each.metrics], results[0].point.setting
     staleness = dict(setting).get(STALENESS, "")
     speeds = [each.samples_per_s for each in done if each.samples_per_s is not None]
     qualities = [value for each in done if (value := each.quality.get(metric)) is not None]

@@ -372,12 +372,12 @@ class Shard:
 
     def _carry_out(self, kernel: Kernel, group: int, old: OldRows, request: KernelRequest) -> None:
         """Call the kernel `look_up` or `finish_look_up`, and the latter again while the cold log is full."""
-        store, table, refused = self.stores[group], self.tables[group], int(self.counts.of_kernels.refused.sum())
+        store, table = self.stores[group], self.tables[group]
         table = table if old is NOTHING else table._replace(old=old)
-        stopped = -1
+        stopped, refused = -1, 0 if store.cold is None else int(self.counts.of_kernels.refused.sum())
         while True:
             before = stopped
-            store.used, stopped = kernel(table, request, store.used)
+            store.used, stopped = kernel.unchecked(table, request, store.used)
             if store.cold is None:
                 return
             if stopped == request.found.unknown[0]:
@@ -497,7 +497,8 @@ class Shard:
     ) -> None:
         found = FoundRows.only(rows)
         request = self._request(group, keys, tables, 0, found, done)
-        update.UPDATES[self.stores[group].group.optimizer.kind](self.tables[group], request, rule, gradients)
+        kernel = update.UPDATES[self.stores[group].group.optimizer.kind]
+        kernel.unchecked(self.tables[group], request, rule, gradients)
 
     def insert(
         self,

@@ -71,7 +71,7 @@ def mean_of(values: Sequence[float]) -> Mean | None:
 
 
 def compare(
-    figures: Mapping[Setting, BySeed],
+    metrics_by_setting: Mapping[Setting, BySeed],
     failed: Mapping[Setting, int],
     baselines: Mapping[Setting, Setting],
     metrics: Sequence[str],
@@ -81,8 +81,8 @@ def compare(
     Settings are compared by the first of the metrics.
     """
     return [
-        _row(setting, by_seed, failed.get(setting, 0), baselines.get(setting), figures, metrics)
-        for setting, by_seed in figures.items()
+        _row(setting, by_seed, failed.get(setting, 0), baselines.get(setting), metrics_by_setting, metrics)
+        for setting, by_seed in metrics_by_setting.items()
     ]
 
 
@@ -99,7 +99,7 @@ def _row(
     by_seed: BySeed,
     failed: int,
     baseline: Setting | None,
-    figures: Mapping[Setting, BySeed],
+    metrics_by_setting: Mapping[Setting, BySeed],
     metrics: Sequence[str],
 ) -> Row:
     other = baseline if baseline != setting else None
@@ -115,7 +115,7 @@ def _row(
         staleness_max=max((point.staleness_max for point in points), default=None),
         staleness_fraction=max((point.staleness_fraction for point in points), default=None),
         baseline=other,
-        difference=paired(by_seed, figures[other], metrics[0]) if other is not None else None,
+        difference=paired(by_seed, metrics_by_setting[other], metrics[0]) if other is not None else None,
     )
 
 

@@ -1,4 +1,8 @@
-"""The folder of a sweep: the request, one run directory per point, and the results so far."""
+"""The folder of a sweep: the request, one run directory per point, and the record of the points.
+
+`results.json` is the only record. A point is in it from before its process starts, in the order of their starts, so a
+sweep that ends at any moment is continued from it alone.
+"""
 
 import csv
 import hashlib
@@ -30,6 +34,9 @@ PAGE = "sweep.html"
 
 _LONGEST_NAME = 80
 
+UNFINISHED = "it was interrupted"
+"""The error of a point that is being trained, or was when its sweep ended."""
+
 Sampler = Literal["tpe", "random"]
 
 
@@ -43,16 +50,18 @@ class PointOutcome:
     """Path relative to the folder of the sweep."""
     seconds: float
     """Time from the start of its process to its end."""
-    figures: JobMetrics | None
+    metrics: JobMetrics | None
     error: str | None
-    """Reason why it failed; None if it did not."""
+    """Reason why it failed, or UNFINISHED; None if it did neither."""
     pruned: bool = False
     """True if a search ended it early; its metrics are those up to there."""
 
     @property
     def state(self) -> str:
-        """`failed`, `pruned` or `done`."""
-        return "failed" if self.error else "pruned" if self.pruned else "done"
+        """`unfinished`, `failed`, `pruned` or `done`."""
+        if self.error:
+            return "unfinished" if self.error == UNFINISHED else "failed"
+        return "pruned" if self.pruned else "done"
 
     @property
     def repetition(self) -> str:
@@ -75,7 +84,7 @@ class SearchRequest:
 
     @property
     def total(self) -> int:
-        """The number of points, if no two trials are equal."""
+        """The number of points, if there are so many settings."""
         return 1 + self.trials + (self.best + 1) * self.seeds
 
 
@@ -83,12 +92,12 @@ class SearchRequest:
 class SweepRequest:
     """The request for a sweep: all that is needed to resume it."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     conf_dirs: tuple[str, ...]
     baseline: str | None
     metric: str | None
     working_dir: str
-    """Folder in which it was started; `words` may contain relative paths."""
+    """Folder in which it was started; `arguments` may contain relative paths."""
     search: SearchRequest | None = None
     """The choice of points; None for every combination."""
 
@@ -134,16 +143,13 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def counted(outcomes: Sequence[PointOutcome]) -> list[PointOutcome]:
-    """Return the outcomes by which settings are compared: of a search without those that ended early.
+    """Return the outcomes by which settings are compared: of points that trained to their end, or failed.
 
     The trial that chose a setting to repeat does not count for it: it is the best of many by luck too.
     """
-    again = {outcome.point.setting for outcome in outcomes if outcome.point.names_seed}
-    return [
-        outcome
-        for outcome in outcomes
-        if not outcome.pruned and (outcome.point.names_seed or outcome.point.setting not in again)
-    ]
+    ended = [outcome for outcome in outcomes if outcome.state in ("done", "failed")]
+    again = {outcome.point.setting for outcome in ended if outcome.point.names_seed}
+    return [outcome for outcome in ended if outcome.point.names_seed or outcome.point.setting not in again]
 
 
 def digest(run: Run) -> str:
@@ -164,17 +170,17 @@ def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
     """Write the results of the points as JSON and as CSV; the files are atomic."""
     _write(folder / RESULTS, [point_object(outcome) for outcome in outcomes])
     keys = dict.fromkeys(key for outcome in outcomes for key, _ in outcome.point.swept if key != SEED)
-    metrics = dict.fromkeys(name for outcome in outcomes if outcome.figures for name in outcome.figures.quality)
+    quality = dict.fromkeys(name for outcome in outcomes if outcome.metrics for name in outcome.metrics.quality)
     names = ["judged_step", "steps", "staleness_max", "staleness_fraction"]
-    columns = [*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"]
+    columns = [*keys, SEED, "state", "samples_per_s", *quality, *names, "seconds", "run_dir", "error"]
     _write_table(folder / TABLE, columns, [_line(outcome, ["samples_per_s", *names]) for outcome in outcomes])
 
 
 def _line(outcome: PointOutcome, names: Sequence[str]) -> dict[str, Any]:
     """Return the result of a point by column, with these of its metrics and all of its quality."""
     line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": outcome.state}
-    found = {name: getattr(outcome.figures, name) for name in names} if outcome.figures else {}
-    line |= found | (outcome.figures.quality if outcome.figures else {})
+    if outcome.metrics:
+        line |= {name: getattr(outcome.metrics, name) for name in names} | outcome.metrics.quality
     return line | {"seconds": outcome.seconds, "run_dir": outcome.run_dir, "error": outcome.error}
 
 
@@ -197,21 +203,20 @@ def read_results(folder: Path) -> list[PointOutcome]:
 
 def point_object(outcome: PointOutcome) -> dict[str, Any]:
     """Return the result of a point as an object for JSON."""
-    figures = outcome.figures and asdict(outcome.figures)
     return {
-        "words": outcome.point.arguments,
+        "arguments": outcome.point.arguments,
         "swept": dict(outcome.point.swept),
         "seed": outcome.seed,
         "run_dir": outcome.run_dir,
         "seconds": outcome.seconds,
-        "figures": figures,
+        "metrics": outcome.metrics and asdict(outcome.metrics),
         "error": outcome.error,
         "pruned": outcome.pruned,
     }
 
 
 def _outcome(entry: dict[str, Any]) -> PointOutcome:
-    point = {"arguments": entry["words"], "swept": list(entry["swept"].items())}
+    point = {"arguments": entry["arguments"], "swept": list(entry["swept"].items())}
     return msgspec.convert(entry | {"point": point}, PointOutcome)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -15,9 +15,9 @@ from persia_cli.config import available
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.schema import EverySplit, ParquetDataset, Run
+from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError, count
 from persia_cli.sweeps.points import FOLD, REPEATS, Axis, NumberRange, Point, combine, key_of, point_of
-from persia_cli.sweeps.usual_space import usual_space
 
 MAX_POINTS = 10_000
 
@@ -102,6 +102,10 @@ def _check_range(word: str, values: RangeSweep) -> None:
         raise ConfigError(f"{word}: this range has {number:,} values; a sweep has at most {MAX_POINTS:,} points")
 
 
+RATE = 0.05
+"""Learning rate of rows that stands for one that the data decide."""
+
+
 @dataclass(frozen=True)
 class GridRun:
     """A point of a sweep and its run."""
@@ -151,11 +155,11 @@ def compose_space(arguments: Sequence[str], folders: Sequence[Path] = ()) -> tup
     """Return what a search chooses from, and runs: its defaults first, then some that together have each choice, and
     the ends of each span.
 
-    Without a searched key it chooses from those of `usual_space`. Raises ConfigError as `compose_grid` does.
+    Without a searched key it chooses from those of `_usual_space`. Raises ConfigError as `compose_grid` does.
     """
     axes = _axes([_searched(word) for word in arguments])
     if not any(axis.swept for axis in axes):
-        usual = usual_space(compose_run(arguments, folders), {axis.key for axis in axes})
+        usual = _usual_space(compose_run(arguments, folders), {axis.key for axis in axes})
         axes = _axes([_searched(word) for word in [*arguments, *usual]])
     swept = [axis for axis in axes if axis.swept]
     if repeated := [axis.key for axis in swept if axis.key in REPEATS]:
@@ -164,6 +168,22 @@ def compose_space(arguments: Sequence[str], folders: Sequence[Path] = ()) -> tup
     longest = max(len(axis.arguments) for axis in axes)
     words = [[axis.arguments[min(number, len(axis.arguments) - 1)] for axis in axes] for number in range(longest)]
     return space, _composed([space.defaults, *(space.fits.fitted(point_of(axes, each)) for each in words)], folders)
+
+
+def _usual_space(run: Run, given: Collection[str]) -> list[str]:
+    """Return the arguments that usually matter, with values around those of the run; given keys stay unchanged."""
+    rate = run.optimizer.embedding.lr if isinstance(run.optimizer.embedding.lr, float) else RATE
+    space = {
+        "optimizer.embedding.lr": f"tag(log,interval({rate / 10:g},{rate * 3:g}))",
+        "model.dim": f"{run.model.dim},{2 * run.model.dim}",
+    }
+    model = run.model
+    if isinstance(model, Perceptrons) and any(getattr(model, name) for name in model.LISTS):
+        space |= {"model.norm": "none,batch", "model.dropout": "0.0,0.1,0.2,0.3,0.4"}
+    if isinstance(model, Perceptrons) and (widths := getattr(model, "hidden", ())):
+        smaller = [max(1, width // 2) for width in widths]
+        space["model.hidden"] = ",".join(str(list(each)).replace(" ", "") for each in (smaller, widths))
+    return [f"{key}={values}" for key, values in space.items() if key not in given]
 
 
 def _searched(word: str) -> Axis:

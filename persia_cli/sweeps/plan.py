@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
@@ -14,6 +14,7 @@ from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import ConfigError, UserError, count
 from persia_cli.metric import AIMS, aim_of, goodness, headlines
+from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.outcome import JobMetrics, metrics_in
 from persia_cli.plan.evaluations import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
@@ -26,7 +27,6 @@ from persia_cli.sweeps.folder import (
     counted,
     digest,
     read_results,
-    run_dir_of,
 )
 from persia_cli.sweeps.grid import GridRun, Space, compose_grid, compose_space
 from persia_cli.sweeps.points import (
@@ -38,7 +38,6 @@ from persia_cli.sweeps.points import (
     name_setting,
     settings_of,
 )
-from persia_cli.sweeps.processes import Task
 
 FindFacts = Callable[[Dataset], DatasetFacts]
 """Examines a data set; raises DataError with every problem."""
@@ -48,7 +47,7 @@ FindFacts = Callable[[Dataset], DatasetFacts]
 class SweepPlan:
     """All decisions that are made before the first point starts."""
 
-    ask: SweepRequest
+    request: SweepRequest
     folder: Path
     grid: Sequence[GridRun]
     """All points; of a search some, which together have each choice and the ends of each span."""
@@ -59,8 +58,6 @@ class SweepPlan:
     """The setting that each setting is compared with; empty without a baseline."""
     metric: str
     """The metric by which settings are compared."""
-    before: Sequence[PointOutcome]
-    """Points that an earlier run of the sweep has finished."""
     new: bool
     numbered: bool = False
     """True if the folder's name gets a number when another sweep has it."""
@@ -70,55 +67,80 @@ class SweepPlan:
     @property
     def total(self) -> int:
         """The number of points, if a search trains no two that are equal."""
-        return len(self.grid) if self.ask.search is None else self.ask.search.total
+        return len(self.grid) if self.request.search is None else self.request.search.total
 
     @property
     def metrics(self) -> list[str]:
         """The metrics of each setting to show; the first is `metric`."""
         return list(dict.fromkeys([self.metric, *headlines(self.first.run.links)]))
 
+    def seed_of(self, point: Point) -> str:
+        """Return the seed of a point, as written."""
+        unswept = next((each.run.seed for each in self.grid if each.point == point), self.grid[0].run.seed)
+        return dict(point.swept).get(SEED, str(unswept))
 
-def prepare(ask: SweepRequest, folder: Path | None, facts_of: FindFacts) -> SweepPlan:
+    def command(self, point: Point, run_dir: Path) -> list[str]:
+        """Return the command line that trains a point, as a user would write it."""
+        folders = [part for folder in self.request.conf_dirs for part in ("--conf-dir", folder)]
+        return ["persia", "train", *point.arguments, *folders, "--run-dir", str(run_dir)]
+
+    def outcomes(self) -> dict[Point, PointOutcome]:
+        """Return the recorded outcomes by point; a job that ended after its sweep, which was killed, has ended well.
+
+        Their metrics are read anew, since `metric` decides which evaluation counts.
+        """
+        outcomes = {}
+        for each in read_results(self.folder):
+            run_dir, seconds = self.folder / each.run_dir, each.seconds if each.error is None else None
+            if each.state == "unfinished":
+                seconds = _seconds_until_done(read_journal(run_dir / EVENTS))
+            if seconds is not None:
+                each = replace(each, seconds=seconds, error=None, metrics=metrics_in(run_dir, self.metric))
+            outcomes[each.point] = each
+        return outcomes
+
+
+def _seconds_until_done(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the time from the first event of a job to its regular end; None if it has not ended so."""
+    done = [event["time"] for event in events if event.get("phase") == "done"]
+    return round(done[-1] - events[0]["time"], 1) if done else None
+
+
+def prepare(request: SweepRequest, folder: Path | None, facts_of: FindFacts) -> SweepPlan:
     """Check every point of a new sweep; raises ConfigError or UserError naming the point."""
-    grid, first, space, settled = _checked(ask, facts_of)
+    grid, first, space, settled = _checked(request, facts_of)
     if folder is not None and folder.exists():
         raise UserError(f"{folder} exists already; name another folder, or continue with --resume {folder}")
     chosen = folder or timed(Path("sweeps"), f"{grid[0].run.name}-")
-    baseline, against = _baselines(grid, ask.baseline, ask.search)
-    metric = choose_metric(grid, settled, ask.metric)
-    return SweepPlan(ask, chosen, grid, first, baseline, against, metric, [], True, folder is None, space)
+    baseline, against = _baselines(grid, request.baseline, request.search)
+    metric = choose_metric(grid, settled, request.metric)
+    return SweepPlan(request, chosen, grid, first, baseline, against, metric, True, folder is None, space)
 
 
 def resumed(
     folder: Path, baseline: str | None, metric: str | None, facts_of: FindFacts, trials: int | None = None
 ) -> SweepPlan:
     """Check a sweep that was begun before, of a search with so many trials; raises UserError if its points changed."""
-    ask, digests = SweepRequest.read(folder)
-    if ask.search is not None and metric is not None:
+    request, digests = SweepRequest.read(folder)
+    if request.search is not None and metric is not None:
         raise UserError("--metric cannot change in a search, whose trials were chosen by it; start a new sweep")
     if trials is not None:
-        if ask.search is None:
+        if request.search is None:
             raise UserError(f"--trials is for a search, and {folder} has every combination of its values")
-        ask = replace(ask, search=replace(ask.search, trials=trials))
-    if ask.working_dir != str(Path.cwd()):
+        request = replace(request, search=replace(request.search, trials=trials))
+    if request.working_dir != str(Path.cwd()):
         raise UserError(
-            f"this sweep began in {ask.working_dir}, and its arguments may name files there; resume it there"
+            f"this sweep began in {request.working_dir}, and its arguments may name files there; resume it there"
         )
-    grid, first, space, settled = _checked(ask, facts_of)
+    grid, first, space, settled = _checked(request, facts_of)
     if [digest(each.run) for each in grid] != digests:
         raise UserError(f"the configurations that {folder} began with have changed since; start a new sweep")
-    name, against = _baselines(grid, baseline or ask.baseline, ask.search)
-    points = {each.point.arguments for each in grid}
-    chosen = choose_metric(grid, settled, metric or ask.metric)
-    done = [
-        replace(each, figures=metrics_in(folder / each.run_dir, chosen))  # the metric decides which evaluation counts
-        for each in read_results(folder)
-        if each.error is None and (space or each.point.arguments in points)
-    ]
-    return SweepPlan(ask, folder, grid, first, name, against, chosen, done, new=False, space=space)
+    name, against = _baselines(grid, baseline or request.baseline, request.search)
+    chosen = choose_metric(grid, settled, metric or request.metric)
+    return SweepPlan(request, folder, grid, first, name, against, chosen, new=False, space=space)
 
 
-def choose_metric(grid: Sequence[GridRun], settled: Sequence[Run], asked: str | None) -> str:
+def choose_metric(grid: Sequence[GridRun], settled: Sequence[Run], requested: str | None) -> str:
     """Return the metric to compare settings by: the requested one, or the first run's own, or AUC, or RMSE.
 
     A run's own default may be its loss, whose scale the settings can change, so that it compares none of them.
@@ -127,11 +149,11 @@ def choose_metric(grid: Sequence[GridRun], settled: Sequence[Run], asked: str | 
     first = grid[0].run
     asks = first.checkpoint.best_by or first.train.early_stop
     is_loss = settled[0].judging_metric == "loss" and not asks
-    metric = asked or (headlines(first.links)[0] if is_loss else settled[0].judging_metric)
+    metric = requested or (headlines(first.links)[0] if is_loss else settled[0].judging_metric)
     for each, run in zip(grid, settled, strict=True):
         keys = metric_aims(run)
-        figures = [figure for figure in AIMS if any(key == figure or key.startswith(f"{figure}_") for key in keys)]
-        there = [*dict.fromkeys([*keys, *figures])]
+        means = [name for name in AIMS if any(key == name or key.startswith(f"{name}_") for key in keys)]
+        there = [*dict.fromkeys([*keys, *means])]
         if metric not in there:
             hint = did_you_mean(nearest(metric, there))
             raise ConfigError(
@@ -141,15 +163,17 @@ def choose_metric(grid: Sequence[GridRun], settled: Sequence[Run], asked: str | 
     return metric
 
 
-def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], JobPlan, Space | None, list[Run]]:
+def _checked(request: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], JobPlan, Space | None, list[Run]]:
     """Compose and plan every point, or those that stand for a search; each data set is examined once.
 
     The last of the results are the settled runs.
     """
-    if ask.search is not None and find_spec("optuna") is None:
-        raise UserError("--search needs Optuna, which is not installed: pip install 'persia-cli[tune]'")
-    folders = [Path(folder) for folder in ask.conf_dirs]
-    space, grid = (None, compose_grid(ask.words, folders)) if ask.search is None else compose_space(ask.words, folders)
+    folders = [Path(folder) for folder in request.conf_dirs]
+    space, grid = (
+        (None, compose_grid(request.arguments, folders))
+        if request.search is None
+        else compose_space(request.arguments, folders)
+    )
     facts: dict[str, DatasetFacts] = {}
     plans = []
     for each in grid:
@@ -161,7 +185,7 @@ def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], Job
         except UserError as error:
             raise type(error)(f"{error} (point {each.point.label})") from error
     require_ready(plans)
-    if ask.search is not None and ask.search.prune:
+    if request.search is not None and request.search.prune:
         for each, plan in zip(grid, plans, strict=True):
             _require_evaluations(each.point, plan)
     return grid, plans[0], space, [plan.run for plan in plans]
@@ -178,29 +202,18 @@ def _require_evaluations(point: Point, plan: JobPlan) -> None:
 
 
 def _baselines(
-    grid: Sequence[GridRun], asked: str | None, search: SearchRequest | None
+    grid: Sequence[GridRun], requested: str | None, search: SearchRequest | None
 ) -> tuple[str | None, dict[Setting, Setting]]:
     if search is not None:
         return name_setting(()), {}
     settings = settings_of([each.point for each in grid])
-    baseline = asked or default_baseline(settings)
+    baseline = requested or default_baseline(settings)
     return baseline, baselines(settings, baseline) if baseline else {}
 
 
-def tasks_of(plan: SweepPlan) -> list[Task]:
-    """Return the points that have not finished."""
-    done = {outcome.point.arguments for outcome in plan.before}
-    return [
-        Task(
-            point=each.point,
-            seed=dict(each.point.swept).get(SEED, str(each.run.seed)),
-            run_dir=run_dir_of(plan.folder, number, each.point),
-            conf_dirs=plan.ask.conf_dirs,
-            stop_timeout_s=each.run.cluster.stop_timeout_s,
-        )
-        for number, each in enumerate(plan.grid)
-        if each.point.arguments not in done
-    ]
+def unfinished(plan: SweepPlan, outcomes: Mapping[Point, PointOutcome]) -> list[Point]:
+    """Return the points of a grid that are to be trained, in its order."""
+    return [each.point for each in plan.grid if each.point not in outcomes or outcomes[each.point].error]
 
 
 def compare_settings(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Row]:
@@ -222,19 +235,18 @@ def compare_settings(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[
 def _rows(
     plan: SweepPlan, settings: Sequence[Setting], outcomes: Sequence[PointOutcome], against: Mapping[Setting, Setting]
 ) -> list[Row]:
-    figures: dict[Setting, dict[str, JobMetrics]] = {setting: {} for setting in settings}
-    failed = dict.fromkeys(figures, 0)
+    metrics: dict[Setting, dict[str, JobMetrics]] = {setting: {} for setting in settings}
+    failed = dict.fromkeys(metrics, 0)
     for each in outcomes:
-        if each.point.setting in figures:
-            failed[each.point.setting] += bool(each.error)
-            if each.figures:
-                figures[each.point.setting][each.repetition] = each.figures
-    return compare(figures, failed, against, plan.metrics)
+        failed[each.point.setting] += each.state == "failed"
+        if each.metrics:
+            metrics[each.point.setting][each.repetition] = each.metrics
+    return compare(metrics, failed, against, plan.metrics)
 
 
 def repeats(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Point]:
     """Return the points that repeat the defaults of a search, and its best trials, with other seeds."""
-    search, first = plan.ask.search, plan.grid[0].run.seed + 1
+    search, first = plan.request.search, plan.grid[0].run.seed + 1
     assert search is not None
     assert plan.space is not None
     trials = [each for each in outcomes if each.state == "done" and not each.point.names_seed]
@@ -271,15 +283,15 @@ def verdict(plan: SweepPlan, rows: Sequence[Row]) -> str | None:
 
 def fallen(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> list[str]:
     """Return a sentence for each repeated setting whose mean is worse than the trial that chose it."""
-    trials = {each.point.setting: each.figures for each in outcomes if not each.point.names_seed and each.figures}
-    found = []
+    trials = {each.point.setting: each.metrics for each in outcomes if not each.point.names_seed and each.metrics}
+    sentences = []
     for row in rows:
-        figures = trials.get(row.setting) if row.baseline is not None else None
-        trial = figures.quality.get(plan.metric) if figures else None
+        metrics = trials.get(row.setting) if row.baseline is not None else None
+        trial = metrics.quality.get(plan.metric) if metrics else None
         if trial is not None and row.main_metric and goodness(aim_of(plan.metric), trial) > quality_of(row):
             of = f"in the mean of {count(row.finished, 'seed')}"
-            found.append(f"{name_setting(row.setting)} fell from {trial:.4f} to {row.main_metric.mean:.4f} {of}")
-    return found
+            sentences.append(f"{name_setting(row.setting)} fell from {trial:.4f} to {row.main_metric.mean:.4f} {of}")
+    return sentences
 
 
 def quality_of(row: Row) -> float:

@@ -29,6 +29,10 @@ class NumberRange:
         """True if all its numbers are whole."""
         return all(isinstance(each, int) for each in (self.low, self.high, self.step or 1))
 
+    def number(self, text: str) -> float:
+        """Return one of its numbers from its text."""
+        return int(text) if self.is_whole else float(text)
+
     def text(self, value: float) -> str:
         """Return one of its numbers as text, a fraction with six digits."""
         if self.is_whole:

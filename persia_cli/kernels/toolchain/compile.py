@@ -108,6 +108,7 @@ class Kernel:
         self._signature = signature
         self.needs = needs
         self._ready = False
+        self._entry: Callable[..., Any]
         KERNELS.append(self)
 
     def compile(self, wait: bool = True) -> bool:
@@ -123,6 +124,8 @@ class Kernel:
                 if is_turn:
                     self._dispatcher.compile(self._signature)
                     self._dispatcher.disable_compile()
+                    (compiled,) = self._dispatcher.overloads.values()
+                    self._entry = compiled.entry_point
                     self._ready = True
             return self._ready
 
@@ -131,6 +134,16 @@ class Kernel:
         if not self._ready:
             self.compile()
         return self._dispatcher(*arguments)
+
+    def unchecked(self, *arguments: Any) -> Any:
+        """Run the kernel on arguments that have exactly the declared types.
+
+        For calls in each step: numba takes 12 µs to identify the type of a named tuple with the arrays of a table. Here
+        it checks the sizes of items alone.
+        """
+        if not self._ready:
+            self.compile()
+        return self._entry(*arguments)
 
 
 def kernel(signature: Any, for_: str | tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Kernel]:

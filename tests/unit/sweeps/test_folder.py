@@ -68,7 +68,7 @@ def test_settings_have_their_intervals_as_json_and_as_a_table(tmp_path: Path) ->
         assert (low, high) == pytest.approx((0.73 - margin, 0.73 + margin), abs=1e-6)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '[{"words": []}]'])
+@pytest.mark.parametrize("text", ["", "[1]", '[{"arguments": []}]'])
 def test_damaged_results_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(UserError, match=r"results\.json cannot be read .*; start a new sweep"):
@@ -79,7 +79,7 @@ def test_a_sweep_whose_values_have_other_types_is_refused(tmp_path: Path) -> Non
     """As those of another version, which must not end the page over all sweeps."""
     write_results(tmp_path, [DONE])
     [values] = json.loads((tmp_path / "results.json").read_text())
-    for key in values.keys() - {"words", "error"}:
+    for key in values.keys() - {"arguments", "error"}:
         (tmp_path / "results.json").write_text(json.dumps([values | {key: [1]}]))
         with pytest.raises(UserError):
             read_results(tmp_path)
@@ -88,7 +88,7 @@ def test_a_sweep_whose_values_have_other_types_is_refused(tmp_path: Path) -> Non
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not contain a sweep: "):
         SweepRequest.read(tmp_path)
-    (tmp_path / "sweep.json").write_text(json.dumps({"words": 1}))
+    (tmp_path / "sweep.json").write_text(json.dumps({"arguments": 1}))
     with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
         SweepRequest.read(tmp_path)
 
