@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from persia_cli.metric import AIMS
 from persia_cli.observe.journal_keys import EVENT_KINDS, LOOK_UP_COUNTERS, METRIC_KEYS
-from persia_cli.observe.table_notes import ALL_IN_USE, DROPPED, NOTIFICATIONS, USED_LONGEST_AGO
+from persia_cli.observe.record import ALL_IN_USE, DROPPED, NOTIFICATIONS, USED_LONGEST_AGO
 from persia_cli.store.table_counters import TableCounters
 
 HEAD = """# Metrics and events

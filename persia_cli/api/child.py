@@ -81,7 +81,7 @@ class ChildCommand:
 
     def failure(self, codes: Sequence[int] = (0,)) -> PersiaError | None:
         """Return its error as an exception; None if it ended with one of these exit codes, or was stopped."""
-        first = next((place for place, text in enumerate(self._texts) if text.startswith(ERRORS)), len(self._texts))
+        first = next((number for number, text in enumerate(self._texts) if text.startswith(ERRORS)), len(self._texts))
         is_stopped = self.stopped and (self.code < 0 or self.code in STOPPED)
         if is_stopped or (first == len(self._texts) and self.code in codes):
             return None

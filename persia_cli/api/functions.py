@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from persia_cli.api.lines import Callback, Callbacks
-from persia_cli.api.run import RunFolder, options_of, run_command
+from persia_cli.api.run import Callback, Callbacks, RunFolder, options_of, run_command
 from persia_cli.api.tables import frame_of, paths_of, scratch, write_table
 from persia_cli.errors import UserError, count
 from persia_cli.storage.addresses import local_path
@@ -89,10 +88,10 @@ def recommend(run: RunFolder | str | os.PathLike[str], users: Any, top: int = 10
     import pyarrow.parquet as pq
 
     folder = run.folder if isinstance(run, RunFolder) else open(run).folder
-    with paths_of(users, folder) as paths, scratch(folder) as place:
+    with paths_of(users, folder) as paths, scratch(folder) as temporary:
         if len(paths) != 1:
             raise UserError(f"users: expected a path or a table, not {count(len(paths), 'path')}; give their folder")
-        output = place / "lists.parquet"
+        output = temporary / "lists.parquet"
         given = options_of({"users": paths[0], "top": top, "output": output, **options})
         run_command(["recommend", str(folder), *given])
         return pq.read_table(output)

@@ -80,18 +80,18 @@ def write_table(data: Any, path: Path) -> str:
 def paths_of(data: Any, folder: Path) -> Iterator[list[str]]:
     """Yield the paths of data: those given, or that of a table's file, which lasts as long as the context."""
     given = [data] if isinstance(data, str | os.PathLike) else data
-    if isinstance(given, list | tuple) and all(isinstance(each, str | os.PathLike) for each in given):
-        yield [os.fspath(each) for each in given]
+    if isinstance(given, list | tuple) and all(isinstance(item, str | os.PathLike) for item in given):
+        yield [os.fspath(item) for item in given]
     else:
-        with scratch(folder) as place:
-            yield [write_table(data, place / "data.parquet")]
+        with scratch(folder) as temporary:
+            yield [write_table(data, temporary / "data.parquet")]
 
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder in another folder."""
-    with writing(folder), TemporaryDirectory(prefix="python-", dir=folder) as place:
-        yield Path(place)
+    with writing(folder), TemporaryDirectory(prefix="python-", dir=folder) as temporary:
+        yield Path(temporary)
 
 
 def frame_of(lines: Sequence[Mapping[str, Any]]) -> Any:

@@ -23,8 +23,7 @@ from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import RoleError, UserError
 from persia_cli.serving.description import NETWORK
 from persia_cli.serving.http.settings import ServerSettings
-from persia_cli.serving.network import FrozenNetwork
-from persia_cli.serving.predictor import Predictor
+from persia_cli.serving.predictor import FrozenNetwork, Predictor
 
 REQUESTS = 64
 """Distinct requests, which are sent in turn."""

@@ -20,8 +20,8 @@ from persia_cli.disk import is_full
 from persia_cli.errors import count
 from persia_cli.jobs.reporter import Reporter
 from persia_cli.observe import staleness
+from persia_cli.observe.history import outcome_of
 from persia_cli.observe.journal import EVENTS, METRICS, Tail, understanding
-from persia_cli.observe.recoveries import outcome_of
 from persia_cli.plan.job import Job
 
 Line = Mapping[str, Any]

@@ -187,7 +187,7 @@ def run(
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
     """Prepare with a progress bar, and report the result."""
     from persia_cli.commands.screen import err, labelled, say, size
-    from persia_cli.data.prepare.unfinished import KEPT
+    from persia_cli.data.prepare.preparation import KEPT
     from persia_cli.errors import count
 
     try:

@@ -51,8 +51,7 @@ def recommend(
     from persia_cli.observe.saved_run import find_model
     from persia_cli.plan.checks import require_two_sides
     from persia_cli.retrieval.approximate import require_faiss
-    from persia_cli.retrieval.known_items import read_items
-    from persia_cli.retrieval.lists import ItemLists, users_in
+    from persia_cli.retrieval.lists import ItemLists, read_items, users_in
     from persia_cli.retrieval.towers import saved_towers
     from persia_cli.storage.locations import location_of
 

@@ -7,8 +7,7 @@ from rich.text import Text
 
 from persia_cli.commands.screen import paragraph, say, size
 from persia_cli.commands.tables import bars, columns, print_table
-from persia_cli.observe.table_report import CheckpointReport
-from persia_cli.observe.table_stats import TableStats
+from persia_cli.observe.table_report import CheckpointReport, TableStats
 from persia_cli.store.table_counters import OF_COLD
 
 UNKNOWN = "-"

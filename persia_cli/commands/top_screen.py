@@ -23,10 +23,9 @@ from persia_cli.engines.job import read_job
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import PersiaError
 from persia_cli.jobs.follow import job_of
-from persia_cli.observe.bottleneck import bottleneck
 from persia_cli.observe.history import RunHistory, read_history
 from persia_cli.observe.journal import GrowingJournals, understanding
-from persia_cli.observe.moment import WAITS_FOR, Moment, ReplicaRates, rates_of, read_moment
+from persia_cli.observe.live_state import WAITS_FOR, LiveState, ReplicaRates, bottleneck, rates_of, read_live_state
 
 EVERY_S = 2.0
 FETCH_S = 5.0
@@ -34,7 +33,7 @@ FETCH_S = 5.0
 TWICE_S, SILENT_S = 5.0, 3.0
 """Seconds within which a key is pressed twice, and without a message until a replica is shown as silent."""
 WINDOW, POINTS = 4, 120
-"""Numbers of moments over which rates are means, and of lines of metrics in a curve."""
+"""Numbers of states over which rates are means, and of lines of metrics in a curve."""
 REPLICA = ("replica", "cores", "memory", "queue", "messages/s", "bytes/s", "waits", "does", "where")
 TABLE = ("table", "rows", "hit rate", "evicted", "refused", "memory")
 SPEED, LOSS = "samples_per_s", "loss"
@@ -98,7 +97,7 @@ class TopScreen(App[None]):
     def __init__(self, run_dir: Path) -> None:
         super().__init__()
         self._run_dir, self._journals = run_dir, GrowingJournals()
-        self._moments: deque[Moment] = deque(maxlen=WINDOW)
+        self._states: deque[LiveState] = deque(maxlen=WINDOW)
         self._stop_s = 0.0
 
     def compose(self) -> ComposeResult:
@@ -128,9 +127,9 @@ class TopScreen(App[None]):
     def _show(self, history: RunHistory) -> None:
         outcome = history.outcome(time.time())
         runs = outcome.state == "running"
-        if (moment := read_moment(self._run_dir, history.events)) and moment not in self._moments:
-            self._moments.append(moment)
-        phase = moment.phase if moment and runs else outcome.state
+        if (state := read_live_state(self._run_dir, history.events)) and state not in self._states:
+            self._states.append(state)
+        phase = state.phase if state and runs else outcome.state
         took_s = round((history.end_s or 0.0) - (history.begin_s or history.end_s or 0.0))
         run, notices = history.run, (notice_of(line) for line in reversed(history.events))
         last = next((f"{notice.label}: {notice.text}" for notice in notices if notice), "")
@@ -142,11 +141,11 @@ class TopScreen(App[None]):
         )
         for name in (SPEED, LOSS):
             self.query_one(f"#{name}", Sparkline).data = [line[name] or 0.0 for line in history.training[-POINTS:]]
-        if self._moments:
-            self._show_moment(history, runs)
+        if self._states:
+            self._show_state(history, runs)
 
-    def _show_moment(self, history: RunHistory, runs: bool) -> None:
-        now, first = self._moments[-1], self._moments[0] if runs and len(self._moments) > 1 else None
+    def _show_state(self, history: RunHistory, runs: bool) -> None:
+        now, first = self._states[-1], self._states[0] if runs and len(self._states) > 1 else None
         rates = rates_of(first, now, history.run.cluster.is_one_process)
         self.query_one("#roles", SortedTable).show(map(_replica, rates))
         self.query_one("#tables", SortedTable).show(_table(name, counters) for name, counters in now.tables.items())

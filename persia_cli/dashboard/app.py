@@ -38,7 +38,7 @@ def server_of(folder: Folder, token: TokenFile | None, host: str) -> "uvicorn.Se
     """Return a server of the pages over a folder that does not listen yet; its streams end when it does."""
     import uvicorn
 
-    from persia_cli.serving.http.heads import BoundedProtocol
+    from persia_cli.serving.http.connections import BoundedProtocol
 
     settings = uvicorn.Config(
         lambda: _app(folder, token, host, lambda: server.should_exit),

@@ -4,8 +4,7 @@ import time
 
 from persia_cli.metric import is_of_retrieval
 from persia_cli.observe.exchange import bytes_per_sample, lookups
-from persia_cli.observe.history import QUALITY, Line, RunHistory
-from persia_cli.observe.recoveries import outcome_of, recoveries_in
+from persia_cli.observe.history import QUALITY, Line, RunHistory, outcome_of, recoveries_in
 from persia_cli.store.table_counters import OF_COLD
 
 COUNTERS = ("rows", "hits", "misses", "evicted", "refused", "not_admitted", "gradients_refused")

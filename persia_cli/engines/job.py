@@ -20,7 +20,7 @@ from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.observe.kept_samples import encoded_samples
-from persia_cli.observe.moment import MOMENT
+from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import Job, JobPlan
 from persia_cli.storage.addresses import local_path
@@ -31,12 +31,12 @@ from persia_cli.wire.process import this_process
 JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
-BEGINNING = (MOMENT, EVENTS, JOB, CONFIG, SAMPLES, ROLES)
+BEGINNING = (LIVE_STATE, EVENTS, JOB, CONFIG, SAMPLES, ROLES)
 """Files that every start of a run makes; the folder is first, so a run that begins again moves it last."""
 COORDINATOR_ADDRESS = "coordinator.address"
 SECRET_FILE = "coordinator.secret"
 """File with the path of the job's secret on the coordinator's machine; only its user can read that."""
-MOVED, COPIED = (MOMENT, EVENTS, ROLES), (CONFIG, JOB)
+MOVED, COPIED = (LIVE_STATE, EVENTS, ROLES), (CONFIG, JOB)
 """Files that a resumed run moves to the folder of its last start, and those it copies there."""
 GIVEN = "given"
 """Folder of a run directory with the configuration and the data that a program has given to the Python API."""

@@ -17,8 +17,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.evaluation.loaded_model import LoadedModel
 from persia_cli.metric import HEADLINES, aim_of, goodness, keys_of
-from persia_cli.observe.quality import quality
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram, quality
 from persia_cli.plan.columns import dense_count, sparse_features
 from persia_cli.storage.locations import Location
 from persia_cli.training.device import device_of

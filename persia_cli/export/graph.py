@@ -14,7 +14,7 @@ from torch import nn
 from persia_cli.errors import UserError, one_line
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
-from persia_cli.serving.network import LOGITS
+from persia_cli.serving.predictor import LOGITS
 from persia_cli.serving.row_reader import pooled_name, sequence_names
 from persia_cli.training.inputs import GroupShape
 

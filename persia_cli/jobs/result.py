@@ -13,9 +13,8 @@ from persia_cli.engines.job import JobResult
 from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
 from persia_cli.metric import keys_of
-from persia_cli.observe.advice import advice
+from persia_cli.observe.advice import advice, giveaway
 from persia_cli.observe.exchange import LinkBytes, bytes_per_sample, lookups, table_counters
-from persia_cli.observe.giveaway import giveaway
 from persia_cli.observe.history import QUALITY
 from persia_cli.observe.outcome import as_used, calibration_at
 from persia_cli.plan.job import JobPlan

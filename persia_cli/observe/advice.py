@@ -1,12 +1,22 @@
-"""Advice at the end of a training: the one setting that would help most, by its lines of metrics."""
+"""Advice at the end of a training, by its lines of metrics: the one setting that would help most, and the feature that
+gives a label away, where an evaluation's AUC is too good to be true.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from persia_cli.config.schema import Run
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.config.schema.perceptrons import Perceptrons
-from persia_cli.metric import aim_of, goodness, headlines
+from persia_cli.data.inspect.alone import LEAST_ROWS, auc_alone, is_leak
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.source import open_source
+from persia_cli.errors import PersiaError
+from persia_cli.metric import aim_of, goodness, headlines, keys_of
 from persia_cli.observe.outcome import quality_in
 
 CLEAR = 0.003
@@ -19,28 +29,15 @@ RISE = 1.05
 Line = Mapping[str, Any]
 
 
-class Gain(NamedTuple):
-    """The measured effect of a change on AUC: the mean over tables, and its standard error."""
-
-    auc: float
-    error: float
-
-
-MEASURED = 5, 8_000, 12_000
-"""Number of tables of `GAINS`, and their training rows: Avazu, adult, Criteo, MovieLens 100K and InstEval of lme4."""
-ROWS = 1_000, 50_000
-"""Training rows of the tables that these gains stand for."""
-GAINS = {
-    "norm": Gain(-0.0079, 0.0044),
-    "dropout": Gain(0.0004, 0.0002),
-    "rate": Gain(0.0011, 0.0016),
-    "dim": Gain(0.0006, 0.0006),
-}
-"""Gains of `model.norm=batch`, `model.dropout=0.2`, 0.3 times the rate of rows and twice `model.dim`, each alone.
+DROPOUT = "model.dropout=0.2", "+0.0004 ± 0.0002 AUC in the mean of 5 tables of 8,000 to 12,000 rows"
+"""A setting, and its measured gain.
 
 From `conf=base` without normalisation and dropout: best evaluation by AUC, two or three seeds, an early stop by AUC
-with patience 2, up to 8 epochs. A change that has gained no more than its error is not advised.
+with patience 2, up to 8 epochs, on Avazu, adult, Criteo, MovieLens 100K and InstEval of lme4. `model.norm=batch`, other
+learning rates of rows and `model.dim` have gained no more than their error (docs/guide/tuning.md).
 """
+DROPOUT_ROWS = 1_000, 50_000
+"""Training rows of the tables that this gain stands for."""
 
 
 class _Point(NamedTuple):
@@ -77,19 +74,14 @@ def advice(run: Run, steps: int, rows: int, metrics: Sequence[Line]) -> str | No
     overfits = points[-1].quality < best.quality - CLEAR and points[-1].loss < best.loss
     if overfits and run.checkpoint.best_by is None and run.checkpoint.at_end:
         return f"{_overfitting(metric, best.step)}: keep the best model, by checkpoint.best_by={key}"
-    measured = dict(_measured(run)) if ROWS[0] <= rows <= ROWS[1] else {}
-    if "norm" in measured:
-        return _with_gain("normalise hidden layers", "norm", measured)
     if is_rising and best.step >= steps:
         return f"{metric} was still improving at the last evaluation: train longer, by persia resume RUN {_longer(run)}"
     if is_rising and run.train.early_stop is not None:
         patience = 2 * run.train.early_stop.patience
         stop = f"'train.stop_early={{metric: {key}, patience: {patience}}}'"
         return f"{metric} was still improving when training ended early: give it more patience, by {stop}"
-    for change in ("dropout", "rate") if overfits else ("dim",):
-        if change in measured:
-            found = _overfitting(metric, best.step) if overfits else f"{metric} no longer improves"
-            return _with_gain(found, change, measured)
+    if overfits and DROPOUT_ROWS[0] <= rows <= DROPOUT_ROWS[1] and _lacks_dropout(run):
+        return f"{_overfitting(metric, best.step)}: try {DROPOUT[0]} ({DROPOUT[1]})"
     return None
 
 
@@ -104,28 +96,20 @@ def _overfitting(metric: str, best: int) -> str:
     return f"{metric} was best at step {best:,} and got worse while the training loss fell"
 
 
-def _measured(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the changes that a run has not made and that have gained more than their error, with their settings."""
-    changes: dict[str, str] = {}
-    if isinstance(run.model, Perceptrons) and any(getattr(run.model, name) for name in run.model.LISTS):
-        if run.model.norm == "none":
-            changes["norm"] = "model.norm=batch"
-        if isinstance(run.model.dropout, float) and run.model.dropout < 0.2:
-            changes["dropout"] = "model.dropout=0.2"
-    changes["rate"] = f"optimizer.embedding.lr={_third(run.optimizer.embedding.rate)}"
-    changes["dim"] = f"model.dim={2 * run.model.dim}"
-    yield from ((name, setting) for name, setting in changes.items() if GAINS[name].auc > GAINS[name].error)
-
-
-def _with_gain(found: str, change: str, measured: Mapping[str, str]) -> str:
-    gain, (tables, low, high) = GAINS[change], MEASURED
-    of = f"{gain.auc:+.4f} ± {gain.error:.4f} AUC in the mean of {tables} tables of {low:,} to {high:,} rows"
-    return f"{found}: try {measured[change]} ({of})"
+def _lacks_dropout(run: Run) -> bool:
+    """Return True if a network has hidden layers with less than the dropout that has gained."""
+    model = run.model
+    return (
+        isinstance(model, Perceptrons)
+        and any(getattr(model, name) for name in model.LISTS)
+        and isinstance(model.dropout, float)
+        and model.dropout < 0.2
+    )
 
 
 def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
     """Return the evaluations that have the metric, in the order of steps."""
-    found: list[_Point] = []
+    points: list[_Point] = []
     losses: list[tuple[float, int]] = []
     samples, scale = 0, 0.0
     for line in metrics:
@@ -137,9 +121,9 @@ def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
             value = goodness(aim_of(metric), measured)
             scale = scale or abs(value) or 1.0
             count = sum(number for _, number in losses) or 1
-            found.append(_Point(line["step"], value / scale, sum(loss * number for loss, number in losses) / count))
+            points.append(_Point(line["step"], value / scale, sum(loss * number for loss, number in losses) / count))
             losses = []
-    return found
+    return points
 
 
 def _swings(points: Sequence[_Point]) -> bool:
@@ -162,3 +146,71 @@ def _longer(run: Run) -> str:
 def _third(rate: float) -> str:
     """Return about a third of a learning rate, with one digit."""
     return f"{rate * 0.3:.1g}"
+
+
+TOO_GOOD = 0.9999
+"""AUC from which on a feature probably holds the label."""
+MAX_MEASURED = 1 << 16
+"""Evaluation samples, at most, on which features are measured alone."""
+
+
+def giveaway(run: Run, line: Mapping[str, Any]) -> str | None:
+    """Return a sentence on the first label whose AUC in an evaluation's line is too good to be true; else None.
+
+    It names the feature that gives the label away alone, by the evaluation samples, if one does and they can be read.
+    A few samples of a class show nothing.
+    """
+    names = run.dataset.label_names
+    for task, key in enumerate(keys_of("auc", names)):
+        if (auc := line.get(key) or 0.0) < TOO_GOOD or not isinstance(run.dataset, ParquetDataset):
+            continue
+        try:
+            areas = _alone(run, task)
+        except (PersiaError, OSError):  # the files may be on other machines
+            areas = {}
+        if areas is None:
+            continue
+        beginning = f"{key} {auc:.4f} is too good to be true: "
+        if not areas:
+            return f"{beginning}persia eval RUN --importance names the features that give {names[task]} away"
+        name, alone = max(areas.items(), key=lambda name_and_auc: name_and_auc[1])
+        return (
+            f"{beginning}{name} alone gives AUC {alone:.4f}, so it is probably known only after {names[task]}, or made "
+            f"of it; leave {name} out of dataset.dense and dataset.sparse, and train again"
+        )
+    return None
+
+
+def _alone(run: Run, task: int) -> dict[str, float] | None:
+    """Return the features that give a label away alone, each with its AUC; None for too few samples of a class."""
+    source = open_source(run.dataset, "eval", run.seed, run.links)
+    try:
+        batch = source.read(0, 0, min(MAX_MEASURED, source.rows))
+    finally:
+        source.close()
+    known = ~np.isnan(batch.labels[:, task])
+    labels = batch.labels[known, task]
+    positive, half = labels > 0.5, np.random.default_rng(run.seed).random(labels.size) < 0.5
+    ones = int(positive.sum())
+    if min(ones, labels.size - ones) < LEAST_ROWS:
+        return None
+    measured = (
+        (name, auc_alone(keys[known], numbers if numbers is None else numbers[known], positive, half))
+        for name, keys, numbers in _features(run, batch)
+    )
+    return {name: auc for name, auc in sorted(measured, key=itemgetter(1)) if is_leak(auc, ones, labels.size - ones)}
+
+
+def _features(run: Run, batch: Batch) -> Iterator[tuple[str, NDArray[np.uint64], NDArray[np.float64] | None]]:
+    """Yield each feature's name, and its keys and numbers by samples; a feature of several inputs comes several times.
+
+    The key of a list of ids is their sum, of which lists that differ hardly ever have the same.
+    """
+    assert isinstance(run.dataset, ParquetDataset)
+    inputs = [feature.name for feature in run.dataset.dense_features for _ in range(feature.inputs)]
+    for number, name in enumerate(inputs):
+        numbers = batch.dense[:, number].astype(np.float64)
+        yield name, numbers.view(np.uint64), numbers
+    for feature, (ids, offsets) in zip(run.dataset.sparse, batch.lists, strict=True):
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(ids, dtype=np.uint64)])
+        yield feature.name, sums[offsets[1:]] - sums[offsets[:-1]], None

@@ -13,8 +13,7 @@ from persia_cli.config.schema import Bce, Loss
 from persia_cli.control.calibration import Calibration
 from persia_cli.data.read.predictions import predictions
 from persia_cli.metric import FIGURES, keys_of
-from persia_cli.observe.quality import QUALITY
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import QUALITY, ScoreHistogram
 
 PENALTY = math.log(100.0)
 """Nats by which the log likelihood of all samples must rise.
@@ -49,7 +48,7 @@ def calibrated(
     `losses` are those of the labels, in the order of tasks. However much the `samples` weigh, they count as no more
     than their number.
     """
-    found: list[Calibration] = []
+    corrections: list[Calibration] = []
     metrics: dict[str, float | None] = {}
     for task, (label, loss) in enumerate(losses.items()):
         logits, negatives, positives = scores.counts(task)
@@ -62,10 +61,10 @@ def calibrated(
         assert before is not None
         assert after is not None
         if (before - after) * min(scores.weight(task), samples) > PENALTY:
-            found.append(Calibration(task, label, float(slope), float(shift), (before, after)))
+            corrections.append(Calibration(task, label, float(slope), float(shift), (before, after)))
             names = [name for name in QUALITY if name in FIGURES[loss.LINK] and name not in OF_RANKS]
             metrics |= {keys_of(name, list(losses))[task]: QUALITY[name](with_them) for name in names}
-    return tuple(found), metrics
+    return tuple(corrections), metrics
 
 
 def corrected(scores: ScoreHistogram, task: int, slope: float, shift: float) -> ScoreHistogram:
@@ -95,10 +94,10 @@ def fitted(logits: NDArray[np.float32], negatives: Columns, positives: Columns) 
     scale = math.sqrt(float((weights * (z - centre) ** 2).sum()) / total)
     if not scale > 1e-9 * max(1.0, abs(centre)):
         return None
-    found = _of_least_loss((z - centre) / scale, negatives, positives)
-    if found is None:
+    pair = _of_least_loss((z - centre) / scale, negatives, positives)
+    if pair is None:
         return None
-    slope, shift = found[0] / scale, found[1] - found[0] / scale * centre
+    slope, shift = pair[0] / scale, pair[1] - pair[0] / scale * centre
     return (slope, shift) if 1.0 / MAX_SLOPE < slope < MAX_SLOPE and abs(shift) < MAX_SHIFT else None
 
 

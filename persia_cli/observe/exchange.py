@@ -38,14 +38,14 @@ def table_counters(events: Sequence[Event]) -> dict[str, dict[str, int]]:
 
 def lookups(events: Sequence[Event]) -> list[FeatureLookups]:
     """Return the look-ups of each feature that was evaluated or predicted."""
-    found = []
+    rows = []
     for table, counters in table_counters(events).items():
         if not counters.get("reads"):
             continue
         features = [name.removeprefix(READS) for name in counters if name.startswith(READS)]
-        own = [FeatureLookups(name, counters[reads_of(name)], counters[known_of(name)]) for name in features]
-        found += own or [FeatureLookups(table, counters["reads"], counters["reads_known"])]
-    return found
+        by_feature = [FeatureLookups(name, counters[reads_of(name)], counters[known_of(name)]) for name in features]
+        rows += by_feature or [FeatureLookups(table, counters["reads"], counters["reads_known"])]
+    return rows
 
 
 def bytes_per_sample(events: Sequence[Event], metrics: Sequence[Event], batch_size: int) -> list[LinkBytes]:

@@ -16,7 +16,6 @@ from persia_cli.errors import UserError
 from persia_cli.metric import HEADLINES, Link, is_of_retrieval
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import as_used, calibration_at, judged_by, speed_of
-from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.plan.columns import label_names
 
 CONFIG = record.CONFIG
@@ -137,8 +136,10 @@ class RunHistory:
         if self.judged is None:
             return None
         step = self.judged["step"]
-        found = (each for each in reversed(self.events) if each["event"] == "reliability" and each["step"] == step)
-        if (event := next(found, None)) is None or (calibration := calibration_at(step, self.events)) is None:
+        diagrams = (
+            event for event in reversed(self.events) if event["event"] == "reliability" and event["step"] == step
+        )
+        if (event := next(diagrams, None)) is None or (calibration := calibration_at(step, self.events)) is None:
             return event
         return event | {"labels": event["labels"] | calibration["reliability"]}
 
@@ -230,9 +231,9 @@ def key_metrics(history: RunHistory) -> dict[str, str]:
         metrics |= {key + of: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
     if judged:
         metrics["evaluated at step"] = f"{judged['step']:,}"
-        for each in (calibration_at(judged["step"], history.events) or {"labels": ()})["labels"]:
-            of = "" if len(history.labels) == 1 else f", {each['label']}"
-            metrics[f"calibrated{of}"] = f"slope {each['slope']:.3g}, shift {each['shift']:.3g}"
+        for correction in (calibration_at(judged["step"], history.events) or {"labels": ()})["labels"]:
+            of = "" if len(history.labels) == 1 else f", {correction['label']}"
+            metrics[f"calibrated{of}"] = f"slope {correction['slope']:.3g}, shift {correction['shift']:.3g}"
     best = history.last_event("best")
     if best is not None:
         metrics[f"best {metric_name(best['metric'])}"] = f"{best['value']:.4f} at step {best['step']:,}"
@@ -250,3 +251,31 @@ def key_metrics(history: RunHistory) -> dict[str, str]:
     if recoveries:
         metrics["recoveries"] = f"{recoveries:,}"
     return metrics
+
+
+def recoveries_in(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the events of the recoveries that are over, in order."""
+    return [event for event in events if event["event"] == "recovered"]
+
+
+DONE_AGAIN = {
+    "steps": ("step", "assigned again"),
+    "batches": ("batch", "sent again"),
+    "requests": ("request", "continued"),
+}
+"""The work that a recovery repeats: its unit, and how it is repeated."""
+
+
+def amount(unit: str, number: int) -> str:
+    """Return `1 batch` or `12 batches`."""
+    return f"{number:,} {unit if number != 1 else DONE_AGAIN[unit][0]}"
+
+
+def outcome_of(event: Mapping[str, Any]) -> str:
+    """Return a sentence about a recovery: its duration, and the repeated work."""
+    took = f"after {event['seconds']:.1f} s"
+    [(unit, number)] = event["repeated"].items()
+    if not number and "checkpoint" not in event:
+        return f"{took}; nothing was in progress"
+    done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else DONE_AGAIN[unit][1]
+    return f"{took}; {amount(unit, number)} {done}"

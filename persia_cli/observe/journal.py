@@ -165,18 +165,18 @@ class Tail:
                 yield self._object(line)
 
     def _object(self, line: bytes) -> dict[str, Any]:
-        if (found := object_of(line)) is None:
+        if (fields := object_of(line)) is None:
             raise UserError(f"{self._path} is damaged: line {self._lines} cannot be read; remove this line")
-        return found
+        return fields
 
 
 def object_of(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line; None if it is damaged."""
     try:
-        found = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("time", 0), int | float) else None
+    return fields if isinstance(fields, dict) and isinstance(fields.get("time", 0), int | float) else None
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
@@ -195,8 +195,8 @@ class GrowingJournals:
 
     def read(self, path: Path) -> list[dict[str, Any]]:
         """Return all objects of a journal, but for damaged lines."""
-        found = path.stat() if path.exists() else None
-        number, size = (found.st_ino, found.st_size) if found else (0, 0)
+        stat = path.stat() if path.exists() else None
+        number, size = (stat.st_ino, stat.st_size) if stat else (0, 0)
         inode, before, tail, lines = self._known.get(path, (0, 0, Tail(path), []))
         if number != inode or size < before:  # a resume has replaced it
             tail, lines = Tail(path), []

@@ -20,8 +20,7 @@ from persia_cli.data.read.scan import ParquetScan
 from persia_cli.data.read.source import Source, open_source
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.plan.columns import label_names, sparse_features
-from persia_cli.serving.fields import RequestFields
-from persia_cli.serving.request_texts import CsvFields, Held
+from persia_cli.serving.fields import CsvFields, Held, RequestFields
 from persia_cli.serving.sample_table import batch_of_table, columns_of_batch
 
 NUMBER = 256
@@ -37,15 +36,15 @@ class KeptSamples(NamedTuple):
     fields: RequestFields
 
 
-def encoded_samples(run: Run, found: ParquetScan | None) -> bytes:
+def encoded_samples(run: Run, contents: ParquetScan | None) -> bytes:
     """Return the content of the file; `found` are the contents of the data set's files, None if it has none.
 
     Raises DataError for samples that cannot be read.
     """
-    batch = _first(run, "eval", found) or _first(run, "train", found)
+    batch = _first(run, "eval", contents) or _first(run, "train", contents)
     assert batch is not None  # a job without samples is not planned
-    csv = None if found is None else csv_fields(found)
-    fields = RequestFields.of(run.dataset, _lists(run, batch, found), _single_columns(found), csv)
+    csv = None if contents is None else csv_fields(contents)
+    fields = RequestFields.of(run.dataset, _lists(run, batch, contents), _single_columns(contents), csv)
     columns = columns_of_batch(batch, [feature.name for feature in sparse_features(run)])
     table = pa.table(columns).replace_schema_metadata({_FIELDS: fields.model_dump_json(exclude_defaults=True)})
     sink = pa.BufferOutputStream()
@@ -70,20 +69,20 @@ def read_samples(run: Run, path: Path) -> KeptSamples:
     return KeptSamples(batch, fields)
 
 
-def _first(run: Run, split: SplitName, found: ParquetScan | None) -> Batch | None:
+def _first(run: Run, split: SplitName, contents: ParquetScan | None) -> Batch | None:
     """Return the first samples of a split; None if it has none."""
     source: Source
-    if found is None:
+    if contents is None:
         source = open_source(run.dataset, split, run.seed, run.links)
     else:
-        source = ParquetSource(found.settled, found, split, run.seed, run.links)
+        source = ParquetSource(contents.settled, contents, split, run.seed, run.links)
     try:
         return source.read(0, 0, min(source.rows, NUMBER)) if source.rows else None
     finally:
         source.close()
 
 
-def _lists(run: Run, batch: Batch, found: ParquetScan | None) -> frozenset[str]:
+def _lists(run: Run, batch: Batch, contents: ParquetScan | None) -> frozenset[str]:
     """Return the features whose columns contain lists: by the files, as sequences, or by a sample of not one id.
 
     A feature that drops nulls has no id for a null.
@@ -93,52 +92,55 @@ def _lists(run: Run, batch: Batch, found: ParquetScan | None) -> frozenset[str]:
         offsets = batch.offsets[number * batch.size : (number + 1) * batch.size + 1]
         lengths = np.diff(offsets.astype(np.int64))
         has_lists = (lengths > 1).any() if feature.drops_nulls else (lengths != 1).any()
-        in_files = found is not None and (feature.column_name in found.lists or feature.makes_lists)
+        in_files = contents is not None and (feature.column_name in contents.lists or feature.makes_lists)
         if feature.pooling != "sum" or feature.max_length is not None or has_lists or in_files:
             lists.add(feature.name)
     return frozenset(lists)
 
 
-def _single_columns(found: ParquetScan | None) -> frozenset[str]:
+def _single_columns(contents: ParquetScan | None) -> frozenset[str]:
     """Return the columns that are float32 in all files."""
     singles = (
         []
-        if found is None
-        else [{field.name for field in schema if field.type == pa.float32()} for schema in found.schemas]
+        if contents is None
+        else [{field.name for field in schema if field.type == pa.float32()} for schema in contents.schemas]
     )
     return frozenset.intersection(*map(frozenset, singles)) if singles else frozenset()
 
 
-def csv_fields(found: ParquetScan) -> CsvFields | None:
+def csv_fields(contents: ParquetScan) -> CsvFields | None:
     """Return the rules by which the fields of a data set's files are read; None if these are no CSV files."""
-    if found.format != "csv":
+    if contents.format != "csv":
         return None
-    dataset = found.settled
-    from_folders = {name for group in found.groups for name in group.constants}
-    held = {name: _held(found, name) for name in _columns(dataset) if name not in from_folders}
-    return CsvFields(nulls=dataset.csv.nulls, columns=held)
+    dataset = contents.settled
+    from_folders = {name for group in contents.groups for name in group.constants}
+    kinds = {name: _held(contents, name) for name in _columns(dataset) if name not in from_folders}
+    return CsvFields(nulls=dataset.csv.nulls, columns=kinds)
 
 
 def _columns(dataset: ParquetDataset) -> list[str]:
     """Return the columns that features read."""
-    columns = [*(each.column_name for each in dataset.sparse), *(each.name for each in dataset.dense_features)]
+    columns = [
+        *(feature.column_name for feature in dataset.sparse),
+        *(feature.name for feature in dataset.dense_features),
+    ]
     return list(dict.fromkeys(columns))
 
 
-def _held(found: ParquetScan, column: str) -> Held:
+def _held(contents: ParquetScan, column: str) -> Held:
     """Return the type of a column in all files; numbers, if it has no value and a feature reads numbers."""
-    dataset = found.settled
-    if any(each.name == column and each.values == "time" for each in dataset.dense_features) or any(
-        each.column_name == column and each.ids == "time" for each in dataset.sparse
+    dataset = contents.settled
+    if any(feature.name == column and feature.values == "time" for feature in dataset.dense_features) or any(
+        feature.column_name == column and feature.ids == "time" for feature in dataset.sparse
     ):
         return "text"
-    classes = {class_of(schema.field(column).type) for schema in found.schemas} - {"null"}
+    classes = {class_of(schema.field(column).type) for schema in contents.schemas} - {"null"}
     if classes == {"boolean"}:
         return "boolean"
-    features = [each for each in dataset.sparse if each.column_name == column]
-    if any(each.buckets is None and each.ids == "integer" for each in features):
+    features = [feature for feature in dataset.sparse if feature.column_name == column]
+    if any(feature.buckets is None and feature.ids == "integer" for feature in features):
         return "integer"
-    reads_numbers = any(each.name == column for each in dataset.dense_features) or any(
-        each.buckets is not None for each in features
+    reads_numbers = any(feature.name == column for feature in dataset.dense_features) or any(
+        feature.buckets is not None for feature in features
     )
     return "number" if reads_numbers or (classes and "text" not in classes) else "text"

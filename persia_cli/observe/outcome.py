@@ -86,10 +86,10 @@ def as_used(line: Line, events: Sequence[Line]) -> Line:
     return line if event is None else dict(line) | event["metrics"] | {"calibrated": True}
 
 
-def correction(found: Mapping[str, Any]) -> str:
+def correction(fitted: Mapping[str, Any]) -> str:
     """Return a correction of a label, and what it changes, as text."""
-    before, after = found["log_loss"]
-    numbers = f"slope {found['slope']:.4g}, shift {found['shift']:.4g}"
+    before, after = fitted["log_loss"]
+    numbers = f"slope {fitted['slope']:.4g}, shift {fitted['shift']:.4g}"
     return f"{numbers}: log loss {before:.4f} -> {after:.4f} on the evaluation samples of training"
 
 
@@ -111,15 +111,17 @@ def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> L
     if of_step:
         return of_step[-1]
     scored = [(line, value) for line in evaluations if (value := quality_in(line).get(metric)) is not None]
-    return max(scored, key=lambda each: goodness(aim_of(metric), each[1]))[0] if scored else evaluations[-1]
+    return (
+        max(scored, key=lambda scored_line: goodness(aim_of(metric), scored_line[1]))[0] if scored else evaluations[-1]
+    )
 
 
 def quality_in(line: Line) -> dict[str, float | None]:
     """Return a line's metrics of quality, and their means over labels."""
-    found: dict[str, float | None] = {"loss": line.get("loss")}
+    metrics: dict[str, float | None] = {"loss": line.get("loss")}
     for name in AIMS:
         values = {key: value for key, value in line.items() if key == name or key.startswith(f"{name}_")}
         if values:
             defined = [value for value in values.values() if value is not None]
-            found |= {name: fmean(defined) if len(defined) == len(values) else None} | values
-    return found | {key: value for key, value in line.items() if is_of_retrieval(key)}
+            metrics |= {name: fmean(defined) if len(defined) == len(values) else None} | values
+    return metrics | {key: value for key, value in line.items() if is_of_retrieval(key)}

@@ -10,8 +10,7 @@ from persia_cli.config.explain import leaves
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
 from persia_cli.metric import FIGURES
-from persia_cli.observe.history import CONFIG, RunHistory, read_history
-from persia_cli.observe.recoveries import recoveries_in
+from persia_cli.observe.history import CONFIG, RunHistory, read_history, recoveries_in
 from persia_cli.observe.remote_records import records_at
 from persia_cli.storage.locations import Location, address_of
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
@@ -54,19 +53,23 @@ def summaries(folder: Path, now: float) -> list[Summary]:
     return _newest_first([summarize(path.parent, now) for path in folder.glob(f"*/{CONFIG}")])
 
 
-def summaries_at(place: Location, now: float) -> list[Summary]:
+def summaries_at(location: Location, now: float) -> list[Summary]:
     """Return the same for the run whose checkpoints are in a folder at a URI, or for the runs in that."""
-    with records_at(place) as found:
+    with records_at(location) as records:
         return _newest_first(
             [
-                replace(summarize(folder, now), run_dir=address_of(each), checkpoints=tuple(finished_steps(each)))
-                for folder, each in found.items()
+                replace(
+                    summarize(folder, now),
+                    run_dir=address_of(checkpoints),
+                    checkpoints=tuple(finished_steps(checkpoints)),
+                )
+                for folder, checkpoints in records.items()
             ]
         )
 
 
-def _newest_first(found: Sequence[Summary]) -> list[Summary]:
-    return sorted(found, key=lambda each: (-(each.began_s or 0.0), each.run_dir))
+def _newest_first(summaries_there: Sequence[Summary]) -> list[Summary]:
+    return sorted(summaries_there, key=lambda summary: (-(summary.began_s or 0.0), summary.run_dir))
 
 
 def summarize(run_dir: Path, now: float) -> Summary:
@@ -100,10 +103,10 @@ def summarize(run_dir: Path, now: float) -> Summary:
 
 def _saved_steps(history: RunHistory) -> tuple[int, ...]:
     """Return the steps of the run's checkpoints; of those at a URI, which may take long to answer, the last saved."""
-    place, last = history.run.checkpoint.path, history.last_event("saved")
-    if place is not None and "://" in place:
+    path, last = history.run.checkpoint.path, history.last_event("saved")
+    if path is not None and "://" in path:
         return (last["step"],) if last else ()
-    return tuple(finished_steps(checkpoints_of(history.run_dir, place)))
+    return tuple(finished_steps(checkpoints_of(history.run_dir, path)))
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[str]]:

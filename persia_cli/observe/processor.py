@@ -53,8 +53,8 @@ def read_processor(cpuinfo: str) -> Processor:
     if not model and fields.get("CPU implementer") == ARM:
         part = fields.get("CPU part", "")
         model = f"ARM {CORES.get(part, f'core {part}')}"
-    words = f"{fields.get('flags', '')} {fields.get('Features', '')}".split()
-    return Processor(model or UNKNOWN, tuple(name for name in FEATURES if name in words))
+    flags = f"{fields.get('flags', '')} {fields.get('Features', '')}".split()
+    return Processor(model or UNKNOWN, tuple(name for name in FEATURES if name in flags))
 
 
 @cache

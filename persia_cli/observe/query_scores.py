@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.errors import WireError
 from persia_cli.observe.scores import ascending_numbers
 from persia_cli.wire.job_messages import ScoredSamples

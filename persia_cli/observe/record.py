@@ -1,9 +1,14 @@
-"""The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' counters."""
+"""The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' counters.
+
+Users are notified of full tables, rows left out and gradients refused by the counters of tables.
+"""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import zip_longest
 from operator import add
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -16,15 +21,20 @@ from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
 from persia_cli.observe.calibration import calibrated, corrected
-from persia_cli.observe.cold_metrics import cold_metrics
-from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
-from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.record_state import RecordState
-from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram, reliability
-from persia_cli.observe.table_notes import TableNotes
+from persia_cli.observe.scores import (
+    EXACT,
+    IN_TRAINING,
+    WINDOW,
+    RecentScores,
+    ScoreHistogram,
+    by_label,
+    quality,
+    reliability,
+)
 from persia_cli.plan.columns import has_query_ids, label_names
+from persia_cli.plan.embedding import embedding_layout
 from persia_cli.wire.job_messages import (
     FINISHED,
     REPORTS_AHEAD,
@@ -37,6 +47,43 @@ from persia_cli.wire.job_messages import (
     together,
 )
 from persia_cli.wire.message import TableTotals
+
+
+class RankReport(NamedTuple):
+    """The report of one rank on an interval."""
+
+    metrics: IntervalMetrics
+    scores: ScoreCounts
+    samples: ScoredSamples | None
+
+
+def merged_scores(reports: Sequence[RankReport], tasks: int, limit: int = EXACT) -> ScoreHistogram:
+    """Return the scores of all ranks, merged in the order of ranks; `limit` is that of ScoreHistogram."""
+    scores = ScoreHistogram(tasks, limit=limit)
+    for report in reports:
+        scores.merge_encoded(report.scores)
+    return scores
+
+
+class EvaluationReports:
+    """The reports of one evaluation, merged in the order of its intervals."""
+
+    def __init__(self, tasks: int) -> None:
+        self.intervals: list[IntervalMetrics] = []
+        self.seconds = 0.0
+        """Duration by the slowest rank of each interval."""
+        self.scores = ScoreHistogram(tasks)
+        self.by_query = QueryScores(tasks)
+
+    def add(self, reports: Sequence[RankReport]) -> bool:
+        """Add the reports of all ranks of one interval; returns True if it was the last."""
+        self.intervals += [report.metrics for report in reports]
+        self.seconds += max(report.metrics.seconds for report in reports)
+        self.scores.merge(merged_scores(reports, self.scores.tasks))
+        for report in reports:
+            self.by_query.merge_encoded(report.samples)
+        return not reports[0].metrics.more
+
 
 Array = np.ndarray[Any, Any]
 
@@ -167,7 +214,7 @@ class RunRecord:
 
         `hit_rate` counts the distinct ids of each batch, `look_up_hit_rate` all look-ups, repeats included.
         """
-        self._tables = latest([self._tables, *(each.tables for each in intervals)])
+        self._tables = latest([self._tables, *(interval.tables for interval in intervals)])
         totals = together([self._tables_before, *self._tables])
         hit_rate = _fraction(totals.hits, totals.hits + totals.misses)
         of_look_ups = _fraction(self._ids - self._unknown, self._ids)
@@ -241,7 +288,7 @@ class RunRecord:
         samples = sum(interval.samples for interval in done.intervals)
         if self._calibrates:
             self._calibrate(done.scores, samples)
-        ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))
+        ids, unknown = (sum(getattr(interval, name) for interval in done.intervals) for name in ("ids", "unknown"))
         line |= {"eval_samples": samples, "unknown": _fraction(unknown, ids)}
         return line | self._moment(done.intervals, done.seconds)
 
@@ -258,17 +305,17 @@ class RunRecord:
     def _moment(self, intervals: list[IntervalMetrics], seconds: float) -> dict[str, Any]:
         """Return the speed by the clock of the slowest rank, the memory of GPUs and the metrics of the tables."""
         samples = sum(interval.samples for interval in intervals)
-        moment: dict[str, Any] = {"samples_per_s": round(samples / max(seconds, 1e-9), 1)}
+        metrics: dict[str, Any] = {"samples_per_s": round(samples / max(seconds, 1e-9), 1)}
         if peaks := [interval.gpu_memory for interval in intervals if interval.gpu_memory is not None]:
-            moment["gpu_memory"] = max(peaks)
+            metrics["gpu_memory"] = max(peaks)
         if self.bad_rows:
-            moment["bad_rows"] = self.bad_rows
-        moment |= self._table_metrics(intervals)
+            metrics["bad_rows"] = self.bad_rows
+        metrics |= self._table_metrics(intervals)
         if self._has_cold_tier:
             steps = sum(interval.steps for interval in intervals) / self._cluster.nn_workers
-            moment |= cold_metrics(self._tables_of_line, self._tables, seconds, steps)
+            metrics |= cold_metrics(self._tables_of_line, self._tables, seconds, steps)
             self._tables_of_line = self._tables
-        return moment
+        return metrics
 
     def _write_reliability(self, scores: ScoreHistogram) -> None:
         """Write the reliability diagram of an evaluation for each label whose predictions are probabilities."""
@@ -282,8 +329,8 @@ class RunRecord:
         if self._calibration:
             labels = msgspec.to_builtins(self._calibration)
             diagrams = {
-                each.label: reliability(corrected(scores, each.task, each.slope, each.shift))
-                for each in self._calibration
+                correction.label: reliability(corrected(scores, correction.task, correction.slope, correction.shift))
+                for correction in self._calibration
             }
             self._events.write(
                 event="calibrated", step=self._step, labels=labels, metrics=metrics, reliability=diagrams
@@ -353,3 +400,96 @@ def _fraction(part: int, whole: int) -> float | None:
 
 def _copied(array: Array | None) -> Any:
     return None if array is None else array.copy()
+
+
+def cold_metrics(
+    before: Sequence[TableTotals], now: Sequence[TableTotals], seconds: float, steps: float
+) -> dict[str, Any]:
+    """Return the metrics of an interval of so many seconds and steps; totals are those of each server."""
+    first, last = together([TableTotals(), *before]), together([TableTotals(), *now])
+    requested = last.hits + last.misses - first.hits - first.misses
+    returned = last.returned - first.returned
+    in_memory = last.hits - first.hits - returned
+    waits_us = [
+        after.cold_waited_us - former.cold_waited_us
+        for former, after in zip_longest(before, now, fillvalue=TableTotals())
+    ]
+    return {
+        "cold_rows": last.cold_rows,
+        "cold_dropped": last.dropped,
+        "memory_hit_rate": round(in_memory / requested, 6) if requested else None,
+        "cold_hit_rate": round(returned / requested, 6) if requested else None,
+        "cold_reads_per_s": round((last.cold_reads - first.cold_reads) / max(seconds, 1e-9), 1),
+        "cold_wait_ms": round(max(waits_us, default=0) / 1000 / max(steps, 1), 3),
+        "cold_written": last.cold_written,
+    }
+
+
+NOTIFICATIONS = {
+    "evicted": (
+        "note",
+        "{memory} is full: only the ids that come most often keep a row, and others count as zeros; raise {budget} "
+        "(persia data inspect counts the ids)",
+    ),
+    "refused": ("warning", "{memory} is full and refuses new ids, which count as zeros; raise {budget}"),
+    "left_out": (
+        "warning",
+        "{memory} could not take all rows of the checkpoint: those used longest ago were left out; raise {budget} to "
+        "load all of them",
+    ),
+    "gradients_refused": (
+        "warning",
+        "table {table} received gradients that are not finite or are beyond 1.8e19; those rows were not updated",
+    ),
+}
+"""Counters of a table of which the user is notified when they first leave 0: the kind of event and its text."""
+ALL_IN_USE = (
+    "{memory} is too small for some batches: every row that a new id could have replaced was in use in that step, so "
+    "the id counts as zeros; raise {budget}"
+)
+"""Text for the counter "refused" of full tables that evict the least recently used rows."""
+USED_LONGEST_AGO = "{memory} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
+"""Text for the counter "evicted" of the same tables."""
+DROPPED = (
+    "the space on disks of {memory} is used up: the rows used longest ago are lost; raise embedding.cold.size, or free "
+    "space at embedding.cold.path if that disk is full"
+)
+"""Text for the counter "dropped" of tables whose rows leave memory for disks; there, "evicted" has no note."""
+
+
+class TableNotes:
+    """The notes and warnings about the tables of a run; tables that share capacity are named together."""
+
+    def __init__(self, run: Run) -> None:
+        """Find the capacity of each table, and the setting that bounds it."""
+        self._notifications = dict(NOTIFICATIONS)
+        if run.embedding.cold is not None:
+            del self._notifications["evicted"]
+            self._notifications["dropped"] = ("warning", DROPPED)
+        elif run.embedding.when_full == "evict_lru":
+            self._notifications["refused"] = ("warning", ALL_IN_USE)
+            self._notifications["evicted"] = ("note", USED_LONGEST_AGO)
+        elif run.embedding.when_full != "refuse":
+            self._notifications["refused"] = NOTIFICATIONS["evicted"]
+        layout = embedding_layout(run)
+        self._budget = layout.budget
+        self._memories = {
+            table.name: _memory([table.name for table in group.tables])
+            for group in layout.groups
+            for table in group.tables
+        }
+
+    def of(self, table: str, counters: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield the kind of event and the text for each counter of the table that is not 0."""
+        memory = self._memories.get(table, f"table {table}")
+        for counter, (event, template) in self._notifications.items():
+            if counters.get(counter):
+                yield event, template.format(table=table, memory=memory, budget=self._budget)
+
+
+def _memory(tables: Sequence[str]) -> str:
+    """Name the capacity that the tables of a feature group share."""
+    if len(tables) == 1:
+        return f"table {tables[0]}"
+    names = [*tables[:3], *(["…"] if len(tables) > 3 else [])]
+    return f"the shared memory of {len(tables)} tables ({', '.join(names)})"

@@ -12,8 +12,7 @@ from persia_cli.config.record import CONFIG, SAMPLES
 from persia_cli.control.calibration import Calibration
 from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
-from persia_cli.observe.recent_scores import WINDOW, RecentScores
-from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
+from persia_cli.observe.scores import IN_TRAINING, WINDOW, RecentScores, ScoreHistogram
 from persia_cli.storage.locations import Location, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.store.checkpoints.saved import SavedFile
@@ -78,8 +77,8 @@ def save_copies(run_dir: Path, checkpoint: Location, folder: str, metrics_bytes:
 
 def copies_in(manifest: Manifest) -> list[SavedFile]:
     """Return the files of the run's record in a checkpoint; none if it is not complete."""
-    found = [file for file in manifest.files if kind_of(file) in COPIES]
-    return found if {file.name for file in found} == set(COPIED_FILES) else []
+    copies = [file for file in manifest.files if kind_of(file) in COPIES]
+    return copies if {file.name for file in copies} == set(COPIED_FILES) else []
 
 
 def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
@@ -89,8 +88,8 @@ def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
     """
     path, progress = folder / RECORD / SCORES, manifest.progress
     try:
-        found = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
-        histograms = _histograms(found)
+        tensors = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
+        histograms = _histograms(tensors)
         scores = ScoreHistogram.decode(tasks, histograms.pop(""), IN_TRAINING)
         recent = RecentScores.restored(tasks, WINDOW, histograms)
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
@@ -106,4 +105,4 @@ def _histograms(tensors: Mapping[str, Any]) -> dict[str, ScoreCounts]:
     for key, values in tensors.items():
         name, _, part = key.rpartition(".")
         parts.setdefault(name, {})[part] = values
-    return {name: ScoreCounts(**each) for name, each in parts.items()}
+    return {name: ScoreCounts(**part) for name, part in parts.items()}

@@ -88,18 +88,22 @@ def join_recordings(run_dir: Path, replicas: Sequence[str], path: Path) -> Joine
         within_us = max(trace.within_ns for trace in traces) // 1000
         clock = {"clock": "CLOCK_MONOTONIC of the coordinator", "replicas_shifted_by_at_most_us": within_us}
         path.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": clock}))
-    found = {trace.replica: trace for trace in traces if trace.spans}
-    missing = [replica for replica in replicas if replica not in found]
-    partial = [replica for replica in replicas if replica in found and not found[replica].is_whole]
+    recorded = {trace.replica: trace for trace in traces if trace.spans}
+    missing = [replica for replica in replicas if replica not in recorded]
+    partial = [replica for replica in replicas if replica in recorded and not recorded[replica].is_whole]
     spans, dropped = sum(len(trace.spans) for trace in traces), sum(trace.dropped for trace in traces)
     return Joined(spans, dropped, missing, partial)
 
 
 def read_recordings(run_dir: Path) -> list[ReplicaTrace]:
     """Return the recordings of a run's replicas, ordered by name; incomplete lines are skipped."""
-    found = {path: list(_portions(path)) for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))}
-    first = next((portion for portions in found.values() for portion in portions), None)
-    return [_replica_trace(path.name.removesuffix(SUFFIX), found[path], first) for path in found] if first else []
+    portions_by_file = {path: list(_portions(path)) for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))}
+    first = next((portion for portions in portions_by_file.values() for portion in portions), None)
+    return (
+        [_replica_trace(path.name.removesuffix(SUFFIX), portions_by_file[path], first) for path in portions_by_file]
+        if first
+        else []
+    )
 
 
 def _replica_trace(replica: str, lines: Sequence[TracePortion], first: TracePortion) -> ReplicaTrace:
@@ -164,6 +168,6 @@ def _events_of(trace: ReplicaTrace, process: int, zero_ns: int) -> list[dict[str
             tid = lanes.index(span.lane) + 1
             events.append(common | {"ph": "X", "tid": tid, "ts": at, "dur": round(until - at, 3)})
         else:
-            own = {"cat": trace.replica, "id": f"{process}.{number}", "tid": 0}
-            events += [common | own | {"ph": "b", "ts": at}, common | own | {"ph": "e", "ts": until}]
+            identity = {"cat": trace.replica, "id": f"{process}.{number}", "tid": 0}
+            events += [common | identity | {"ph": "b", "ts": at}, common | identity | {"ph": "e", "ts": until}]
     return events

@@ -29,14 +29,14 @@ def newest_record(checkpoints: Location) -> dict[str, bytes]:
     """
     newest = newest_checkpoint(checkpoints) if finished_steps(checkpoints) else None
     copies = copies_in(decode_manifest(newest)) if newest is not None else []
-    found = {}
+    contents = {}
     for file in copies:
         assert newest is not None
         path = newest / file.folder / file.name
         verify(path, file)
-        found[file.name] = path.read_bytes()
-    if found:
-        return found
+        contents[file.name] = path.read_bytes()
+    if contents:
+        return contents
     raise UserError(f"{checkpoints} has no record of a run: no checkpoint there has a copy of its {CONFIG}")
 
 
@@ -100,8 +100,8 @@ def copied_here(checkpoints: Location) -> Path:
 
     Results of evaluations in an older copy stay.
     """
-    if (own := owner_here(checkpoints)) is not None:
-        return own
+    if (owner := owner_here(checkpoints)) is not None:
+        return owner
     digest = hashlib.blake2b(address_of(checkpoints).encode(), digest_size=4).hexdigest()
     folder = COPIES / f"{run_at(checkpoints).name}-copy-{digest}"
     copy_record(checkpoints, folder)
@@ -110,18 +110,20 @@ def copied_here(checkpoints: Location) -> Path:
 
 
 @contextmanager
-def records_at(place: Location) -> Iterator[dict[Path, Location]]:
+def records_at(location: Location) -> Iterator[dict[Path, Location]]:
     """Yield a run directory for the run whose checkpoints are in a folder, or for each run in it, with their place.
 
     Directories for runs of other machines are copies, which are removed when the block ends.
     """
     with TemporaryDirectory(prefix="persia-records-") as scratch:
-        found: dict[Path, Location] = {}
-        for each in [place] if finished_steps(place) else filter(finished_steps, subfolders(place)):
-            if (folder := owner_here(each)) is None:
-                folder = Path(scratch, each.name)
+        folders: dict[Path, Location] = {}
+        for checkpoints_here in (
+            [location] if finished_steps(location) else filter(finished_steps, subfolders(location))
+        ):
+            if (folder := owner_here(checkpoints_here)) is None:
+                folder = Path(scratch, checkpoints_here.name)
                 with suppress(UserError):  # a folder without a record is shown as a damaged run
-                    copy_record(each, folder)
-                    write_whole(folder / COPIED, f"{each}\n")
-            found[folder] = each
-        yield found
+                    copy_record(checkpoints_here, folder)
+                    write_whole(folder / COPIED, f"{checkpoints_here}\n")
+            folders[folder] = checkpoints_here
+        yield folders

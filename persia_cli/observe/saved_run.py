@@ -65,8 +65,8 @@ def find_model(folder: Location, step: int | None = None, newest: bool = False) 
     run = read_run(run_dir / CONFIG)
     if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
         remove_unfinished_of(run_dir, run.checkpoint.path)
-    is_its_own = address_of(checkpoint.parent) == address_of(checkpoints_of(run_dir, run.checkpoint.path))
-    _require_same(run_dir / CONFIG, run, read_manifest(checkpoint), is_its_own)
+    is_of_run = address_of(checkpoint.parent) == address_of(checkpoints_of(run_dir, run.checkpoint.path))
+    _require_same(run_dir / CONFIG, run, read_manifest(checkpoint), is_of_run)
     return SavedModel(run_dir, checkpoint, run)
 
 
@@ -125,21 +125,21 @@ def _loaded_from_elsewhere(run_dir: Path, checkpoints: Location) -> tuple[Locati
         return None  # a start writes a new one
     if job.task != "train" or job.load is None or job.run_dir != str(run_dir.absolute()):
         return None  # the record of a copied folder describes the original run
-    place = location_of(job.load)
-    elsewhere = address_of(place.parent) != address_of(checkpoints)
-    return (place, job.first_step) if elsewhere and (place / MANIFEST).is_file() else None
+    location = location_of(job.load)
+    elsewhere = address_of(location.parent) != address_of(checkpoints)
+    return (location, job.first_step) if elsewhere and (location / MANIFEST).is_file() else None
 
 
 def _run_of(checkpoint: Location) -> Path | None:
     """Return the run directory of a checkpoint, or a copy of its record; None if there is neither."""
-    place = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
-    if isinstance(place, Path) and place.parent.name == CHECKPOINTS and (place.parents[1] / CONFIG).is_file():
-        return place.parents[1]
-    writer = writer_of(place.parent)
+    location = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
+    if isinstance(location, Path) and location.parent.name == CHECKPOINTS and (location.parents[1] / CONFIG).is_file():
+        return location.parents[1]
+    writer = writer_of(location.parent)
     if writer and (Path(writer.run_dir) / CONFIG).is_file():
         return Path(writer.run_dir)
     with suppress(UserError):
-        return copied_here(place.parent)
+        return copied_here(location.parent)
     return None
 
 
@@ -147,7 +147,7 @@ def _missing(checkpoint: Location) -> str:
     return f"{CONFIG} is missing {'two folders above it' if isinstance(checkpoint, Path) else 'on this machine'}"
 
 
-def _require_same(config: Path, run: Run, manifest: Manifest, is_its_own: bool) -> None:
+def _require_same(config: Path, run: Run, manifest: Manifest, is_of_run: bool) -> None:
     """Raise CheckpointError if the run's file is not the configuration of the model's training.
 
     If the checkpoint is not one of the run's own, the run was resumed from it and has not saved another.
@@ -156,9 +156,9 @@ def _require_same(config: Path, run: Run, manifest: Manifest, is_its_own: bool) 
         trained = Run.model_validate(manifest.config)
     except ValidationError:
         return  # of another version of persia, whose settings cannot be compared one by one
-    found = differences(trained.model_dump(mode="json"), run.model_dump(mode="json"))
-    may_have_changed = not is_its_own or any((config.parent / name).exists() for name in (EARLIER, COPIED))
-    for key, (before, now) in found:
+    changes = differences(trained.model_dump(mode="json"), run.model_dump(mode="json"))
+    may_have_changed = not is_of_run or any((config.parent / name).exists() for name in (EARLIER, COPIED))
+    for key, (before, now) in changes:
         if is_changeable(key) and may_have_changed:
             continue  # the run was resumed with another value
         raise CheckpointError(

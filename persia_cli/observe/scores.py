@@ -1,8 +1,12 @@
-"""The quality of predictions, from mergeable parts, in bounded memory."""
+"""The quality of predictions, from mergeable parts, in bounded memory: the metrics of labels, by their kind of
+predictions, and the scores of the last lines of training.
+"""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import PersiaError, WireError
-from persia_cli.metric import Link
+from persia_cli.metric import FIGURES, Link, keys_of
 from persia_cli.wire.job_messages import ScoreCounts
 
 Array = np.ndarray[Any, Any]
@@ -89,12 +93,12 @@ class ScoreHistogram:
     @classmethod
     def of_counts(cls, logits: NDArray[np.float32], negatives: Columns, positives: Columns) -> Self:
         """Return the scores of one task, given distinct finite logits and their weighted counts, all [n]."""
-        found, z, weights = cls(1), logits.astype(np.float64), negatives + positives
+        histogram, z, weights = cls(1), logits.astype(np.float64), negatives + positives
         losses = negatives * np.logaddexp(0.0, z) + positives * np.logaddexp(0.0, -z)
         parts = losses, weights, weights * predictions(z, "logistic"), positives
-        found._sums[0, : len(parts)] = [each.sum() for each in parts]
-        found._counts[0].add(ascending_numbers(logits), np.stack([negatives, positives]))
-        return found
+        histogram._sums[0, : len(parts)] = [part.sum() for part in parts]
+        histogram._counts[0].add(ascending_numbers(logits), np.stack([negatives, positives]))
+        return histogram
 
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
@@ -113,18 +117,18 @@ class ScoreHistogram:
         )
         for task, sums in enumerate(self._sums):
             # Task by task, since the rounding of a sum must not depend on the number of tasks.
-            own = (
+            columns = (
                 np.ascontiguousarray(z[:, task]),
                 np.ascontiguousarray(y[:, task]),
                 np.ascontiguousarray(w[:, task], np.float64),
             )
             link = "logistic" if self._links is None else self._links[task]
             if link == "logistic":
-                self._count(task, *own)
-            elif np.isnan(own[0]).any():
+                self._count(task, *columns)
+            elif np.isnan(columns[0]).any():
                 raise PersiaError(NOT_A_NUMBER)
             else:
-                sums += _sums_of_numbers(predictions(own[0].astype(np.float64), link), *own[1:])
+                sums += _sums_of_numbers(predictions(columns[0].astype(np.float64), link), *columns[1:])
 
     def _count(self, task: int, z: NDArray[np.float32], y: Columns, w: Columns) -> None:
         from persia_cli.kernels.batch.counting import (
@@ -141,8 +145,8 @@ class ScoreHistogram:
         if other.tasks != self.tasks:
             raise ValueError(f"a histogram of {other.tasks} tasks cannot be merged into one of {self.tasks}")
         self._sums += other._sums
-        for own, others in zip(self._counts, other._counts, strict=True):
-            own.add(*others.sorted())
+        for counts, others in zip(self._counts, other._counts, strict=True):
+            counts.add(*others.sorted())
 
     def encode(self) -> ScoreCounts:
         """Return the codes of the counts that are not 0, these counts, and the sums [T, 7].
@@ -163,11 +167,11 @@ class ScoreHistogram:
     @classmethod
     def decode(cls, tasks: int, encoded: ScoreCounts, limit: int = EXACT) -> Self:
         """Return an encoded histogram, equal to the bit; raises WireError if the arrays are not valid."""
-        made = cls(tasks, limit=limit)
-        made.merge_encoded(encoded)
-        for each in made._counts:
-            each.sorted()
-        return made
+        histogram = cls(tasks, limit=limit)
+        histogram.merge_encoded(encoded)
+        for counts in histogram._counts:
+            counts.sorted()
+        return histogram
 
     def merge_encoded(self, encoded: ScoreCounts) -> None:
         """Add an encoded histogram of as many tasks; raises WireError if the arrays are not valid."""
@@ -213,8 +217,8 @@ class ScoreHistogram:
         total = float(positives.sum())
         if total <= 0.0:
             return None
-        found, passed = np.cumsum(positives), np.cumsum(negatives + positives)
-        return float((positives * found / passed).sum() / total)
+        true_positives, passed = np.cumsum(positives), np.cumsum(negatives + positives)
+        return float((positives * true_positives / passed).sum() / total)
 
     def accuracy(self, task: int = 0) -> float | None:
         """Return the fraction of samples on the right side of probability 1/2; None without weight."""
@@ -310,9 +314,9 @@ def _merged(numbers: Numbers, counts: Columns, cells: int) -> tuple[Numbers, Col
     depth = np.log(passed.sum(axis=0))
     depth -= depth[0]
     ends = depth * (0.5 / depth[-1])
-    for each in passed:
-        if each[-1] > 0.0:
-            ends += each * (0.25 / each[-1])
+    for of_class in passed:
+        if of_class[-1] > 0.0:
+            ends += of_class * (0.25 / of_class[-1])
     begins = np.r_[0.0, ends[:-1]]
     cell = 2 * np.minimum(((begins + ends) / 2 * cells).astype(np.int64), cells - 1) + (numbers < _SIGN)
     firsts = np.flatnonzero(np.r_[True, cell[1:] != cell[:-1]])
@@ -325,7 +329,7 @@ def _sums_of_numbers(p: Columns, y: Columns, w: Columns) -> list[float]:
     """Return the sums over samples of predictions p, labels y and weights w, all [n]."""
     error = p - y
     columns = w, _product(p, w), w * y, _product(np.abs(error), w), _product(error * error, w), w * y * y
-    return [0.0, *(float(each.sum()) for each in columns)]
+    return [0.0, *(float(column.sum()) for column in columns)]
 
 
 def _product(a: Columns, b: Columns) -> Columns:
@@ -344,8 +348,8 @@ def quantile(scores: ScoreHistogram, q: float, task: int = 0, link: Link = "logi
     if not len(logits):
         return None
     below = np.cumsum(negatives + positives)
-    found = min(int(np.searchsorted(below, q * below[-1])), len(logits) - 1)
-    return float(predictions(logits[found].astype(np.float64), link))
+    position = min(int(np.searchsorted(below, q * below[-1])), len(logits) - 1)
+    return float(predictions(logits[position].astype(np.float64), link))
 
 
 def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> dict[str, list[float]]:
@@ -365,5 +369,72 @@ def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> di
     there = weight > 0.0
     chances = predictions(logits.astype(np.float64), "logistic")
     sums = np.bincount(part, weights * chances, parts), np.bincount(part, positives, parts)
-    predicted, observed = (each[there] / weight[there] for each in sums)
+    predicted, observed = (column[there] / weight[there] for column in sums)
     return {"predicted": predicted.tolist(), "observed": observed.tolist(), "weight": weight[there].tolist()}
+
+
+WINDOW = 10
+"""Lines of training that the `window_` metrics cover."""
+
+
+class RecentScores:
+    """The scores of the last intervals, at most `intervals` of them."""
+
+    def __init__(self, tasks: int, intervals: int) -> None:
+        """Begin without any scores."""
+        self._tasks = tasks
+        self._lines: deque[ScoreHistogram] = deque(maxlen=intervals)
+
+    def encode(self) -> dict[str, ScoreCounts]:
+        """Return all histograms by name; `restored` continues with equal bits."""
+        return {f"recent.{i}": scores.encode() for i, scores in enumerate(self._lines)}
+
+    @classmethod
+    def restored(cls, tasks: int, intervals: int, encoded: Mapping[str, ScoreCounts]) -> Self:
+        """Return the scores of as many intervals that were encoded; raises WireError or KeyError for invalid ones."""
+        recent = cls(tasks, intervals)
+        for i in range(len(encoded)):
+            recent.add(ScoreHistogram.decode(tasks, encoded[f"recent.{i}"], IN_TRAINING))
+        return recent
+
+    def add(self, scores: ScoreHistogram) -> None:
+        """Add the scores of an interval; over the limit, drop those of the oldest interval."""
+        self._lines.append(scores)
+
+    def together(self) -> ScoreHistogram:
+        """Return the scores of all these intervals."""
+        whole = ScoreHistogram(self._tasks, limit=IN_TRAINING)
+        for scores in self._lines:
+            whole.merge(scores)
+        return whole
+
+
+QUALITY = {
+    "auc": ScoreHistogram.auc,
+    "log_loss": ScoreHistogram.log_loss,
+    "ne": ScoreHistogram.normalized_entropy,
+    "calibration": ScoreHistogram.calibration,
+    "pr_auc": ScoreHistogram.average_precision,
+    "accuracy": ScoreHistogram.accuracy,
+    "rmse": ScoreHistogram.root_mean_squared_error,
+    "mae": ScoreHistogram.mean_absolute_error,
+    "r2": ScoreHistogram.r2,
+}
+"""Key in a line of metrics -> metric of the scores of a task."""
+
+
+def quality(links: Mapping[str, Link], scores: ScoreHistogram) -> dict[str, float | None]:
+    """Return all metrics of scores by their keys; `links` has the link of each label, in the order of tasks."""
+    return {
+        key: value
+        for name, metric in QUALITY.items()
+        for key, value in by_label(links, name, partial(metric, scores)).items()
+    }
+
+
+def by_label(
+    links: Mapping[str, Link], metric: str, value_of: Callable[[int], float | None]
+) -> dict[str, float | None]:
+    """Return a metric of each task that has it, by its key, which includes the label if there are several."""
+    keys = keys_of(metric, list(links))
+    return {keys[task]: value_of(task) for task, link in enumerate(links.values()) if metric in FIGURES[link]}

@@ -13,7 +13,7 @@ from persia_cli.plan.embedding import embedding_layout
 
 if TYPE_CHECKING:
     from persia_cli.data.read.facts import DatasetFacts
-    from persia_cli.data.read.label_check import LabelEnds
+    from persia_cli.data.read.label_values import LabelEnds
 
 _TWO_CLASSES = (AUC, "gauc", "ne")
 """Metrics that need positive and negative samples."""
@@ -32,7 +32,7 @@ def require_labels(run: Run, facts: "DatasetFacts", trains: bool) -> None:
     """
     if facts.found is None:
         return
-    from persia_cli.data.read.label_check import label_ends  # needs pyarrow
+    from persia_cli.data.read.label_values import label_ends  # needs pyarrow
 
     assert isinstance(run.dataset, ParquetDataset)
     is_chain = isinstance(run.model, Esmm)
@@ -50,7 +50,7 @@ def defined(run: Run, facts: "DatasetFacts", metric: str) -> str:
     """Return a metric if the evaluation rows define it, and the loss otherwise."""
     if facts.found is None or not facts.eval_rows:
         return metric
-    from persia_cli.data.read.label_check import label_ends  # needs pyarrow
+    from persia_cli.data.read.label_values import label_ends  # needs pyarrow
 
     ends = label_ends(facts.found, "eval", run.links, isinstance(run.model, Esmm))
     return "loss" if any(_of_metric("", metric, ends)) else metric
@@ -140,7 +140,7 @@ def with_base_rate(run: Run) -> Run:
     if run.model.output_bias != "base_rate":
         return run
     require_fit(run.model, input_shape(run, embedding_layout(run)))
-    from persia_cli.data.read.label_means import label_means  # needs pyarrow
+    from persia_cli.data.read.label_values import label_means  # needs pyarrow
 
     means = label_means(run.dataset, run.seed, run.links, isinstance(run.model, Esmm))
     outputs = []

@@ -13,7 +13,7 @@ from xxhash import xxh64
 from persia_cli.config.expected import is_changeable
 from persia_cli.config.schema import ParquetDataset, Run, Table
 from persia_cli.control.position import TrainingData
-from persia_cli.data.read.training_data import sampled
+from persia_cli.data.read.order import sampled
 from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout

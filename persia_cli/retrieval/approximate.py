@@ -67,13 +67,13 @@ class NearItems:
         """Return the best items int64 [n, longest] of each user, best first, -1 after the last, without hidden ones."""
         # The search requests as many more as are hidden, so users with many of them are answered together.
         counts, items = np.bincount(hidden.queries, minlength=len(users)), self._index.ntotal
-        found = np.empty((len(users), longest), np.int64)
+        numbers = np.empty((len(users), longest), np.int64)
         for block in np.array_split(np.argsort(counts, kind="stable"), -(-len(users) // TOGETHER)):
             depth = min(longest + int(counts[block].max()), items)
             self._index.hnsw.efSearch = max(MIN_EFFORT, 2 * depth)
             _, near = self._index.search(np.ascontiguousarray(users[block]), depth)
-            found[block] = _first(near, *items_of_block(hidden, block), longest, items)
-        return found
+            numbers[block] = _first(near, *items_of_block(hidden, block), longest, items)
+        return numbers
 
 
 def search(users: Floats, items: Floats, relevant: Pairs, hidden: Pairs, cuts: Sequence[int]) -> ApproximateMetrics:
@@ -89,38 +89,38 @@ def search(users: Floats, items: Floats, relevant: Pairs, hidden: Pairs, cuts: S
     build_s = time.perf_counter() - began
     longest = min(max(cuts), len(items))
     most = len(items) - np.bincount(hidden.queries, minlength=len(users))
-    found_at, hits, near_s, exact_s = [], np.zeros((len(cuts), len(users))), 0.0, 0.0
+    ranks, hits, near_s, exact_s = [], np.zeros((len(cuts), len(users))), 0.0, 0.0
     for block in np.split(np.arange(len(users)), range(USERS, len(users), USERS)):
-        own, began = items_of_block(hidden, block), time.perf_counter()
-        near = graph.lists(users[block], own, longest)
+        hidden_here, began = items_of_block(hidden, block), time.perf_counter()
+        near = graph.lists(users[block], hidden_here, longest)
         near_s, began = near_s + time.perf_counter() - began, time.perf_counter()
-        exact = best_items(users[block], items, own, longest)
+        exact = best_items(users[block], items, hidden_here, longest)
         exact_s += time.perf_counter() - began
-        found, best = (scores_of(users[block], items, each) for each in (near, exact))
+        listed, best = (scores_of(users[block], items, numbers) for numbers in (near, exact))
         for number, k in enumerate(cuts):
-            hits[number, block] = _fraction(found[:, :k], best, np.minimum(k, most[block]))
+            hits[number, block] = _fraction(listed[:, :k], best, np.minimum(k, most[block]))
         wanted = relevant.part(block[0], block[-1] + 1)
         same = wanted.items[:, None] == near[wanted.queries - block[0]]
-        found_at.append(np.where(same.any(axis=1), 1 + same.argmax(axis=1), len(items) + max(cuts) + 1))
-    metrics = retrieval_metrics(np.concatenate(found_at), relevant, cuts)
+        ranks.append(np.where(same.any(axis=1), 1 + same.argmax(axis=1), len(items) + max(cuts) + 1))
+    metrics = retrieval_metrics(np.concatenate(ranks), relevant, cuts)
     del metrics["mrr"]  # since lists end
-    recall = {f"search_recall@{k}": float(found.mean()) for k, found in zip(cuts, hits, strict=True)}
+    recall = {f"search_recall@{k}": float(listed.mean()) for k, listed in zip(cuts, hits, strict=True)}
     return ApproximateMetrics(metrics, recall, build_s, len(users) / near_s, len(users) / exact_s)
 
 
-def _first(found: Numbers, rows: Numbers, hidden: Numbers, longest: int, items: int) -> Numbers:
+def _first(listed: Numbers, rows: Numbers, hidden: Numbers, longest: int, items: int) -> Numbers:
     """Return the first items int64 [n, longest] of each row of `found` that are not hidden there, -1 after the last."""
-    numbers = np.arange(len(found))[:, None] * items
-    stays = (found >= 0) & ~np.isin(numbers + found, rows * items + hidden)
+    numbers = np.arange(len(listed))[:, None] * items
+    stays = (listed >= 0) & ~np.isin(numbers + listed, rows * items + hidden)
     ahead = np.argsort(~stays, axis=1, kind="stable")[:, :longest]
-    return np.where(np.take_along_axis(stays, ahead, axis=1), np.take_along_axis(found, ahead, axis=1), -1)
+    return np.where(np.take_along_axis(stays, ahead, axis=1), np.take_along_axis(listed, ahead, axis=1), -1)
 
 
-def _fraction(own: Floats, best: Floats, most: Numbers) -> NDArray[np.float64]:
+def _fraction(listed: Floats, best: Floats, most: Numbers) -> NDArray[np.float64]:
     """Return the fraction of each row's `most` best scores that are among its `own`; 1 if there are none.
 
     Equal scores are equally good, for any of their items.
     """
     last = np.take_along_axis(best, np.maximum(most - 1, 0)[:, None], axis=1)
-    good = ((own >= last) & (own > -np.inf)).sum(axis=1)
+    good = ((listed >= last) & (listed > -np.inf)).sum(axis=1)
     return np.where(most > 0, good / np.maximum(most, 1), 1.0)

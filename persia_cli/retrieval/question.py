@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import Run
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.batch import Batch, join
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.item_keys import has_item, item_keys
-from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.kernels.rows.splitmix import mix64
@@ -57,8 +57,8 @@ class Catalogue:
             self.numbers[key] = len(self.numbers)
         if is_new.any():
             self.firsts.append(batch.take(first[is_new]))
-        found = np.array([self.numbers[key] for key in distinct.tolist()], np.int64)
-        return found[inverse]
+        numbers = np.array([self.numbers[key] for key in distinct.tolist()], np.int64)
+        return numbers[inverse]
 
     def shuffle(self) -> Numbers:
         """Return the final number of each item, a permutation by its key alone."""
@@ -83,24 +83,26 @@ class AskingUsers:
         """Return the query of each positive sample of evaluation."""
         first = len(self.numbers)
         ids = range(first, first + len(positive)) if batch.query_ids is None else batch.query_ids[positive].tolist()
-        found = np.array([self.numbers.setdefault(id_, len(self.numbers)) for id_ in ids], np.int64)
+        numbers = np.array([self.numbers.setdefault(id_, len(self.numbers)) for id_ in ids], np.int64)
         if len(positive):
             # Of a query's samples in one batch the last is the newest, and no other is needed.
-            _, last = np.unique(found[::-1], return_index=True)
-            newest = len(found) - 1 - last
+            _, last = np.unique(numbers[::-1], return_index=True)
+            newest = len(numbers) - 1 - last
             self.samples.append(batch.take(positive[newest]))
-            self.found.append(found[newest])
-        return found
+            self.found.append(numbers[newest])
+        return numbers
 
     def keep(self, count: int) -> Numbers:
         """Keep at most so many queries, always the same ones; return the new number of each, -1 for the others."""
         chosen = np.random.default_rng(0).permutation(len(self.numbers))[:count]
         places = np.full(len(self.numbers), -1)
         places[np.sort(chosen)] = np.arange(chosen.size)
-        self.numbers = {id_: place for id_, number in self.numbers.items() if (place := int(places[number])) >= 0}
-        stays = [np.flatnonzero(places[found] >= 0) for found in self.found]
+        self.numbers = {
+            id_: new_number for id_, number in self.numbers.items() if (new_number := int(places[number])) >= 0
+        }
+        stays = [np.flatnonzero(places[numbers] >= 0) for numbers in self.found]
         self.samples = [batch.take(rows) for batch, rows in zip(self.samples, stays, strict=True)]
-        self.found = [places[found[rows]] for found, rows in zip(self.found, stays, strict=True)]
+        self.found = [places[numbers[rows]] for numbers, rows in zip(self.found, stays, strict=True)]
         return places
 
     def known(self, batch: Batch) -> Numbers:
@@ -112,8 +114,8 @@ class AskingUsers:
     def newest(self) -> Batch:
         """Return the newest sample of each query, by number."""
         newest = np.empty(len(self.numbers), np.int64)
-        found = np.concatenate(self.found)
-        newest[found] = np.arange(len(found))  # of several, the last one stays
+        numbers = np.concatenate(self.found)
+        newest[numbers] = np.arange(len(numbers))  # of several, the last one stays
         return join(self.samples).take(newest)
 
 
@@ -195,9 +197,9 @@ def in_own_lists(run: Run, users: Batch, items: Ids, table: str) -> Pairs:
     by_id = Pairs(numbers[order], order)
     for feature, (ids, offsets) in zip(sparse_features(run), users.lists, strict=True):
         if feature.table_name == table and feature.name not in items_of(run.model):
-            found = items_of_block(by_id, slots_of(known, ids))
+            listed = items_of_block(by_id, slots_of(known, ids))
             samples = np.repeat(np.arange(users.size), np.diff(offsets))
-            pairs.append(np.stack([samples[found.queries], found.items]))
+            pairs.append(np.stack([samples[listed.queries], listed.items]))
     return distinct_pairs(*np.concatenate(pairs, axis=1))
 
 

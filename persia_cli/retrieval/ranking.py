@@ -66,8 +66,8 @@ def ranks_of(scores: Scorer, relevant: Pairs, hidden: Pairs, queries: int, items
         block[left_out.queries - first, left_out.items] = -np.inf
         for start in range(0, len(wanted), step):
             some = slice(start, start + step)
-            rows, own = block[mine.queries[some] - first], wanted[some, None]
-            ahead = (rows > own) | ((rows == own) & (numbers < mine.items[some, None]))
+            rows, score = block[mine.queries[some] - first], wanted[some, None]
+            ahead = (rows > score) | ((rows == score) & (numbers < mine.items[some, None]))
             ranks[done + start : done + start + len(rows)] = 1 + np.count_nonzero(ahead, axis=1)
         done += len(wanted)
     return ranks
@@ -82,16 +82,16 @@ def retrieval_metrics(ranks: Numbers, relevant: Pairs, cuts: Sequence[int]) -> d
     """
     _, starts, counts = np.unique(relevant.queries, return_index=True, return_counts=True)
     best = np.minimum.reduceat(ranks, starts)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for k in cuts:
-        inside = ranks <= k
-        gains = np.where(inside, 1.0 / np.log2(1.0 + ranks), 0.0)
+        is_listed = ranks <= k
+        gains = np.where(is_listed, 1.0 / np.log2(1.0 + ranks), 0.0)
         ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, k + 1)))[np.minimum(counts, k) - 1]
-        found[f"recall@{k}"] = float(np.mean(np.add.reduceat(inside, starts, dtype=np.int64) / counts))
-        found[f"ndcg@{k}"] = float(np.mean(np.add.reduceat(gains, starts) / ideal))
-        found[f"hr@{k}"] = float(np.mean(best <= k))
-    found["mrr"] = float(np.mean(1.0 / best))
-    return found
+        metrics[f"recall@{k}"] = float(np.mean(np.add.reduceat(is_listed, starts, dtype=np.int64) / counts))
+        metrics[f"ndcg@{k}"] = float(np.mean(np.add.reduceat(gains, starts) / ideal))
+        metrics[f"hr@{k}"] = float(np.mean(best <= k))
+    metrics["mrr"] = float(np.mean(1.0 / best))
+    return metrics
 
 
 def best_items(users: Floats, items: Floats, hidden: Pairs, top: int) -> Numbers:
@@ -102,10 +102,10 @@ def best_items(users: Floats, items: Floats, hidden: Pairs, top: int) -> Numbers
     numbers, scores = np.empty((len(users), 0), np.int64), np.empty((len(users), 0), np.float32)
     for first in range(0, len(items), ITEMS):
         block = users @ items[first : first + ITEMS].T
-        inside = (hidden.items >= first) & (hidden.items < first + ITEMS)
-        block[hidden.queries[inside], hidden.items[inside] - first] = -np.inf
-        own = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
-        numbers, scores = np.concatenate([numbers, own], axis=1), np.concatenate([scores, block], axis=1)
+        is_here = (hidden.items >= first) & (hidden.items < first + ITEMS)
+        block[hidden.queries[is_here], hidden.items[is_here] - first] = -np.inf
+        block_numbers = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
+        numbers, scores = np.concatenate([numbers, block_numbers], axis=1), np.concatenate([scores, block], axis=1)
         count = min(top, scores.shape[1])
         least = np.partition(scores, -count, axis=1)[:, -count, None]
         rows, columns = np.nonzero(scores >= least)

@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.raw_values import column_of_request
-from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.errors import DataError, one_line
 
 
@@ -36,12 +36,12 @@ class Lists(NamedTuple):
 
 def with_lists(columns: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
     """Return a request's columns with `Lists` in place of arrays of two dimensions, in the fields that take lists."""
-    made = {
-        name: Lists(each.reshape(-1), np.full(each.shape[0], each.shape[1], np.int64))
-        for name, each in columns.items()
-        if name in names and isinstance(each, np.ndarray) and each.ndim == 2
+    with_ids = {
+        name: Lists(column.reshape(-1), np.full(column.shape[0], column.shape[1], np.int64))
+        for name, column in columns.items()
+        if name in names and isinstance(column, np.ndarray) and column.ndim == 2
     }
-    return {**columns, **made} if made else columns
+    return {**columns, **with_ids} if with_ids else columns
 
 
 class MadeColumns:
@@ -76,23 +76,23 @@ class MadeColumns:
         """Return the columns of a declaration whose fields the request has."""
         arrays = {name: self._array(raw, name) for name in raw.columns if raw.field_of(name) in self._given}
         kinds = list(dict.fromkeys(array.type for array in arrays.values() if not pa.types.is_null(array.type)))
-        made: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for kind in kinds or [pa.null()]:
             # A column of nulls has no type, and is handled with the first one.
             with_nulls = not kinds or kind == kinds[0]
-            own = [
-                name for name, each in arrays.items() if each.type == kind or (each.type == pa.null() and with_nulls)
+            names = [
+                name for name, array in arrays.items() if array.type == kind or (array.type == pa.null() and with_nulls)
             ]
             try:
-                joined = pa.concat_arrays([arrays[name].cast(kind) for name in own])
-                whole = column_of_request(raw, own[0], joined)
+                joined = pa.concat_arrays([arrays[name].cast(kind) for name in names])
+                whole = column_of_request(raw, names[0], joined)
             except (pa.ArrowException, TypeError):
-                made |= {name: self._alone(raw, name) for name in own}  # one of them names the field
+                columns |= {name: self._alone(raw, name) for name in names}  # one of them names the field
                 continue
-            ends = np.cumsum([len(arrays[name]) for name in own]).tolist()
-            for name, begin, end in zip(own, [0, *ends], ends, strict=False):
-                made[name] = _plain(whole.slice(begin, end - begin))
-        return made
+            ends = np.cumsum([len(arrays[name]) for name in names]).tolist()
+            for name, begin, end in zip(names, [0, *ends], ends, strict=False):
+                columns[name] = _plain(whole.slice(begin, end - begin))
+        return columns
 
     def _alone(self, raw: RawColumns, name: str) -> Any:
         try:

@@ -188,11 +188,11 @@ def read_description(folder: Path) -> ModelDescription:
         raise CheckpointError(f"{path} is damaged: {error}; export the run again") from error
     _refuse_other_format(path, content)
     try:
-        found = _DECODER.decode(content)
+        description = _DECODER.decode(content)
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; export the run again") from error
-    _require_consistent(path, found)
-    return found
+    _require_consistent(path, description)
+    return description
 
 
 def _refuse_other_format(path: Path, content: bytes) -> None:
@@ -236,29 +236,29 @@ def require_files(folder: Path, description: ModelDescription, contents: bool) -
 
     Rows are too many to be read at each start.
     """
-    for note in description.files:
-        is_read = contents or not note.path.startswith(f"{ROWS}/")
-        path = folder / note.path
+    for file in description.files:
+        is_read = contents or not file.path.startswith(f"{ROWS}/")
+        path = folder / file.path
         size = path.stat().st_size if path.is_file() else None
         if size is None:
             raise CheckpointError(f"{path} is missing; copy the whole folder, or export the run again")
-        if size != note.nbytes or (is_read and note_of(folder, note.path) != note):
+        if size != file.nbytes or (is_read and note_of(folder, file.path) != file):
             raise CheckpointError(f"{path} is not the file that was exported; copy it anew, or export the run again")
 
 
-def _require_consistent(path: Path, found: ModelDescription) -> None:
+def _require_consistent(path: Path, description: ModelDescription) -> None:
     """Raise CheckpointError for parts that do not fit each other."""
-    tables = {table.name: group.number for group in found.groups for table in group.tables}
-    if [group.number for group in found.groups] != list(range(len(found.groups))):
+    tables = {table.name: group.number for group in description.groups for table in group.tables}
+    if [group.number for group in description.groups] != list(range(len(description.groups))):
         raise CheckpointError(f"{path} is damaged: its groups are not numbered from 0; export the run again")
-    for feature in found.features:
+    for feature in description.features:
         if tables.get(feature.table) != feature.group:
             raise CheckpointError(
                 f"{path} is damaged: {feature.name} reads no table of its group; export the run again"
             )
-    if max([found.seed, *(table.salt for group in found.groups for table in group.tables)]) >= 2**64:
+    if max([description.seed, *(table.salt for group in description.groups for table in group.tables)]) >= 2**64:
         raise CheckpointError(f"{path} is damaged: its seed or a salt has more than 64 bits; export the run again")
-    for group in found.groups:
+    for group in description.groups:
         if group.stride != stride_of(group.dim, group.form):
             raise CheckpointError(
                 f"{path} is damaged: rows of {group.dim} values in {group.form} do not have {group.stride} bytes; "
@@ -269,7 +269,12 @@ def _require_consistent(path: Path, found: ModelDescription) -> None:
             if (table.first_row, table.first_bucket) != (row, bucket) or table.homes > table.buckets:
                 raise CheckpointError(f"{path} is damaged: {table.name} lies elsewhere; export the run again")
             row, bucket = row + table.rows, bucket + table.buckets
-    names = {note.path for note in found.files}
-    wanted = {NETWORK, FEATURES, GOLDEN, *(name for group in found.groups for name in (group.index, group.values))}
+    names = {file.path for file in description.files}
+    wanted = {
+        NETWORK,
+        FEATURES,
+        GOLDEN,
+        *(name for group in description.groups for name in (group.index, group.values)),
+    }
     if names != wanted:
         raise CheckpointError(f"{path} is damaged: it lists other files than there must be; export the run again")

@@ -1,8 +1,8 @@
 """The fields of requests, `features.yaml`: their conversion, by the rules and the code that read training data."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary
@@ -17,15 +17,91 @@ from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
+from persia_cli.data.read.arrow_types import class_of, is_list
 from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.csv_files import numbers_of, without_markers
 from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
 from persia_cli.data.read.ids import seed_of
-from persia_cli.data.read.time_texts import example_of
+from persia_cli.data.read.lists import with_values
+from persia_cli.data.read.times import example_of
 from persia_cli.errors import CheckpointError, DataError, one_line
-from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of, with_lists
+from persia_cli.serving.columns import WHERE, Lists, MadeColumns, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES
 from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
-from persia_cli.serving.request_texts import CsvFields
+
+Held = Literal["text", "integer", "number", "boolean"]
+"""The type of a column of CSV files."""
+
+
+class CsvFields(Node):
+    """The rules by which the CSV files of training were read; texts of requests are read by the same rules."""
+
+    nulls: tuple[str, ...]
+    """Texts that stand for a missing value."""
+    columns: Mapping[str, Held]
+    """The type of each column that was read from fields; blanks around a number are ignored, those around text are part
+    of it."""
+
+    def read(self, name: str, given: Any) -> Any:
+        """Return a column of a request with its texts read as those of training; other values are unchanged.
+
+        Raises DataError for values of several types.
+        """
+        kind = self.columns.get(name)
+        if kind is None:
+            return given
+        if isinstance(given, Lists):
+            return Lists(self.read(name, given.values), given.lengths)
+        read = partial(self._read, kind)
+        try:
+            return of_texts(name, given, read)
+        except DataError:
+            if not isinstance(given, (list, tuple)):
+                raise
+            # Null markers may be mixed with numbers, value by value; that is slower, and rare.
+            return of_texts(name, self._unmarked(given), read)
+
+    def _unmarked(self, values: list[Any] | tuple[Any, ...]) -> list[Any]:
+        """Return values, which may be lists, with None in place of null markers; the others may be numbers."""
+        return [
+            self._unmarked(value)
+            if isinstance(value, (list, tuple))
+            else None
+            if isinstance(value, str) and value in self.nulls
+            else value
+            for value in values
+        ]
+
+    def _read(self, kind: Held, texts: Any) -> Any:
+        texts = without_markers(texts, self.nulls)
+        return texts if kind == "text" else numbers_of(texts, kind)
+
+
+def of_texts(name: str, given: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return the result of `made` for a column's texts, an Arrow array of strings, or for those in its lists.
+
+    A column without texts is unchanged. Raises DataError for texts among other values.
+    """
+    if isinstance(given, np.ndarray) and given.dtype.kind not in "OTU":
+        return given
+    try:
+        array = arrow_column(given, name).combine_chunks()
+    except DataError:
+        if _holds_text(given):
+            raise
+        return given
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    values = array.flatten() if is_list(array.type) else array
+    if class_of(values.type) != "text":
+        return given
+    read = convert(values.cast(pa.string()))
+    return with_values(array, read) if is_list(array.type) else read
+
+
+def _holds_text(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, str) or (isinstance(value, (list, tuple)) and _holds_text(value)) for value in values)
+
 
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 SINGLE = np.dtype(np.float32)
@@ -68,58 +144,67 @@ class RequestFields(Node):
         if isinstance(dataset, ParquetDataset):
             dense, sparse, fill, raw = dataset.dense_features, dataset.sparse, dataset.fill, dataset.raw
         else:
-            made = dataset.generator
-            dense = tuple(DenseFeature(name=f"dense_{number}") for number in range(made.dense))
-            names = [f"feature_{number}" for number in range(len(made.cardinalities))]
+            generator = dataset.generator
+            dense = tuple(DenseFeature(name=f"dense_{number}") for number in range(generator.dense))
+            names = [f"feature_{number}" for number in range(len(generator.cardinalities))]
             sparse = tuple(SparseFeature(name=name, ids="integer") for name in names)
             fill, raw = None, ()
         # A float64 may be on the other side of a bound of buckets or bins than its float32.
-        bounded = [each.name for each in dense if each.transform is not None]
-        bounded += [each.column_name for each in sparse if each.buckets is not None]
-        made_already = {column for each in raw for column in each.columns}
-        if rounded := [name for name in dict.fromkeys(bounded) if name in singles - made_already]:
+        bounded = [feature.name for feature in dense if feature.transform is not None]
+        bounded += [feature.column_name for feature in sparse if feature.buckets is not None]
+        computed = {column for declaration in raw for column in declaration.columns}
+        if rounded := [name for name in dict.fromkeys(bounded) if name in singles - computed]:
             raw = (*raw, RawColumns(columns=tuple(rounded), read="number", steps=("float32",)))
-        texts = [each.table_name for each in sparse if each.ids == "text"]
-        texts += [table for each in raw for column in each.columns if (table := each.table_of(column)) is not None]
+        texts = [feature.table_name for feature in sparse if feature.ids == "text"]
+        texts += [
+            table
+            for declaration in raw
+            for column in declaration.columns
+            if (table := declaration.table_of(column)) is not None
+        ]
         return cls(
             fill=fill,
             dense=dense,
             sparse=sparse,
             raw=raw,
-            lists=tuple(each.name for each in sparse if each.name in lists),
+            lists=tuple(feature.name for feature in sparse if feature.name in lists),
             csv=csv,
             text_seeds={table: f"{seed_of(table):016x}" for table in dict.fromkeys(texts)},
         )
 
     def inputs(self) -> list[tuple[str, Datatype, tuple[int, ...]]]:
         """Return name, datatype and shape of each field; -1 is any number."""
-        found: dict[str, tuple[str, Datatype, tuple[int, ...]]] = {}
+        fields: dict[str, tuple[str, Datatype, tuple[int, ...]]] = {}
         raw = self.raw_by_column()
-        for column in [*(each.column_name for each in self.sparse), *(each.name for each in self.dense)]:
+        for column in [*(feature.column_name for feature in self.sparse), *(feature.name for feature in self.dense)]:
             if column in raw:
                 field = raw[column].field_of(column)
                 shape = (-1, -1) if raw[column].read == "texts" else (-1,)
-                found[field] = (field, RAW_TYPES[raw[column].read], shape)
+                fields[field] = (field, RAW_TYPES[raw[column].read], shape)
         for feature in self.sparse:
             if feature.column_name in raw:
                 continue
             is_text = feature.ids in ("text", "time") or feature.separator is not None
             kind: Datatype = "BYTES" if is_text else "FP64" if feature.buckets is not None else "UINT64"
             shape = (-1, -1) if feature.name in self.lists else (-1,)
-            found[feature.column_name] = (feature.column_name, kind, shape)
-        for each in self.dense:
-            if each.name in raw:
+            fields[feature.column_name] = (feature.column_name, kind, shape)
+        for dense_feature in self.dense:
+            if dense_feature.name in raw:
                 continue
-            width = () if each.width is None else (each.width,)
-            number: Datatype = "FP32" if each.transform is None else "FP64"
-            found[each.name] = (each.name, "BYTES" if each.values == "time" else number, (-1, *width))
-        return list(found.values())
+            width = () if dense_feature.width is None else (dense_feature.width,)
+            number: Datatype = "FP32" if dense_feature.transform is None else "FP64"
+            fields[dense_feature.name] = (
+                dense_feature.name,
+                "BYTES" if dense_feature.values == "time" else number,
+                (-1, *width),
+            )
+        return list(fields.values())
 
     @cached_property
     def times(self) -> dict[str, str]:
         """An example for each field that takes dates, timestamps or texts of these."""
-        read = {each.name: each.format for each in self.dense if each.values == "time"}
-        read |= {each.column_name: each.format for each in self.sparse if each.ids == "time"}
+        read = {feature.name: feature.format for feature in self.dense if feature.values == "time"}
+        read |= {feature.column_name: feature.format for feature in self.sparse if feature.ids == "time"}
         return {name: SOME_TIME if form is None else example_of(form) for name, form in read.items()}
 
     @cached_property
@@ -156,18 +241,18 @@ class RequestFields(Node):
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
-        made = self.made(columns)
-        ids = [self._ids(feature, made.column(feature.column_name)) for feature in self.sparse]
-        if all(each.offsets is None for each in ids):
+        computed = self.made(columns)
+        ids = [self._ids(feature, computed.column(feature.column_name)) for feature in self.sparse]
+        if all(feature_ids.offsets is None for feature_ids in ids):
             ids = _in_block(ids, size)
         else:
-            ids = [_repeated(each, size) for each in ids]
+            ids = [_repeated(feature_ids, size) for feature_ids in ids]
         return assemble(
-            dense=self._dense_block(made, size),
+            dense=self._dense_block(computed, size),
             labels=np.empty((size, 0), np.float32),
             weights=None,
-            ids=[each.values for each in ids],
-            offsets=[each.offsets for each in ids],
+            ids=[feature_ids.values for feature_ids in ids],
+            offsets=[feature_ids.offsets for feature_ids in ids],
         )
 
     def made(self, columns: Mapping[str, Any]) -> MadeColumns:
@@ -198,21 +283,25 @@ class RequestFields(Node):
         are_plain = all(feature.transform is None and feature.width is None for feature in self.dense) and all(
             self._has_plain_ids(feature) for feature in self.sparse
         )
-        if not are_plain or {each.dtype for each in dense} - {SINGLE} or {each.dtype for each in ids} - set(INTEGERS):
+        if (
+            not are_plain
+            or {feature.dtype for feature in dense} - {SINGLE}
+            or {column.dtype for column in ids} - set(INTEGERS)
+        ):
             return None
         return PackedReader.of(dense, ids)
 
     def raw_by_column(self) -> dict[str, RawColumns]:
         """Return the declarations of the computed columns."""
-        return {column: each for each in self.raw for column in each.columns}
+        return {column: declaration for declaration in self.raw for column in declaration.columns}
 
-    def _dense_block(self, made: MadeColumns, size: int) -> NDArray[np.float32]:
+    def _dense_block(self, computed: MadeColumns, size: int) -> NDArray[np.float32]:
         """Return the dense inputs of all samples, finite, float32 [size, inputs]."""
         block = np.empty((size, self.dense_inputs), np.float32)
         for takes_plain in (True, False):
             at = 0
             for feature in self.dense:
-                column = made.column(feature.name)
+                column = computed.column(feature.name)
                 is_plain = isinstance(column, np.ndarray) and column.dtype == SINGLE
                 is_plain = is_plain and feature.transform is None and feature.width is None
                 if is_plain and takes_plain:
@@ -279,8 +368,8 @@ def read_fields(folder: Path) -> RequestFields:
 def _in_block(ids: Sequence[Ids], size: int) -> list[Ids]:
     """Return the ids of features that have one in each of `size` samples, or in the only one."""
     block = np.empty((len(ids), size), np.uint64)
-    for row, each in zip(block, ids, strict=True):
-        row[:] = each.values
+    for row, feature_ids in zip(block, ids, strict=True):
+        row[:] = feature_ids.values
     return [Ids(row, None) for row in block]
 
 

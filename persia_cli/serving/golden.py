@@ -1,10 +1,11 @@
 """Golden samples: some samples as the network's input, and their scores by the training code.
 
-`golden.arrow` has the columns of `persia_cli.serving.sample_table`, and `logit:LABEL`.
+`golden.arrow` has the columns of `persia_cli.serving.sample_table`, and `logit:LABEL`. An example of a request is made
+of them.
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ import pyarrow.ipc
 from numpy.typing import NDArray
 
 from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.serving.description import GOLDEN, Form, ModelDescription
+from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.sample_table import batch_of_table, column_of, columns_of_batch
 
@@ -48,7 +51,7 @@ def read_golden(folder: Path, description: ModelDescription) -> Golden:
         features, tasks = [feature.name for feature in description.features], len(description.outputs)
         batch = batch_of_table(table, features, description.dense, tasks)
         logits = [column_of(table, f"logit:{output.label}").to_numpy() for output in description.outputs]
-        return Golden(batch, np.stack([np.array(each, np.float32) for each in logits], axis=1))
+        return Golden(batch, np.stack([np.array(values, np.float32) for values in logits], axis=1))
     except (OSError, KeyError, ValueError, AttributeError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} has no golden samples of this model: {one_line(error)}; export again") from error
 
@@ -63,12 +66,49 @@ def require_golden(predictor: Predictor) -> None:
         return
     allowed = max((DIFFERENCE[group.form] for group in model.groups), default=DIFFERENCE["float32"])
     with predictor.zeros_for_missing():
-        found = predictor.predict(golden.batch).logits
+        logits_here = predictor.predict(golden.batch).logits
     for task, output in enumerate(model.outputs):
-        p, q = (predictions(each[:, task].astype(np.float64), output.link) for each in (golden.logits, found))
+        p, q = (predictions(logits[:, task].astype(np.float64), output.link) for logits in (golden.logits, logits_here))
         difference = float((np.abs(p - q) / np.maximum(1.0, np.abs(p))).max())
         if not difference <= allowed:
             raise CheckpointError(
                 f"{predictor.folder} does not predict {output.name} of its golden samples as the training code does: "
                 f"the difference is up to {difference:.3g}, and {allowed:.0e} is allowed; export the run again"
             )
+
+
+EXACT = 2**53
+"""Largest integer that JSON numbers represent exactly in all programs."""
+
+
+def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
+    """Return a row that can be predicted: the first golden sample, as far as its ids and numbers determine the fields.
+
+    They do not determine texts, or fields from which columns are computed. So texts are null, which is a missing value
+    in training, lists are empty (of CSV files, which have no lists, null), numbers are 0, and all times are the same.
+    """
+    raw, batch = fields.raw_by_column(), golden.batch
+    single = () if fields.csv is None else fields.csv.columns
+    row: dict[str, Any] = {}
+    for name, datatype, shape in fields.inputs():
+        plain = fields.times.get(name, None if datatype == "BYTES" else 0)
+        row[name] = plain if len(shape) == 1 else [None] if name in single else []
+    if not batch.size:
+        return row
+    for number, feature in enumerate(fields.sparse):
+        if feature.column_name in raw or feature.buckets is not None or feature.ids in ("text", "time"):
+            continue
+        first, last = batch.offsets[number * batch.size : number * batch.size + 2].tolist()
+        ids = [None if id_ == NULL_ID else id_ for id_ in batch.ids[first:last].tolist()]
+        if max((id_ for id_ in ids if id_ is not None), default=0) > EXACT:
+            if feature.ids is None:  # its texts would be hashed
+                continue
+            ids = [id_ if id_ is None else str(id_) for id_ in ids]
+        row[feature.column_name] = ids if feature.name in fields.lists else ids[0] if ids else None
+    position = 0
+    for dense_feature in fields.dense:
+        if dense_feature.name not in raw and dense_feature.transform is None:
+            values = [float(str(value)) for value in batch.dense[0, position : position + dense_feature.inputs]]
+            row[dense_feature.name] = values[0] if dense_feature.width is None else values
+        position += dense_feature.inputs
+    return row

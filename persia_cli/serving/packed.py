@@ -25,7 +25,7 @@ class PackedLayout:
     """The offsets of the columns in bodies of the same layout."""
 
     def __init__(self, columns: Sequence[PackedColumn]) -> None:
-        self.columns = {each.name: each for each in columns}
+        self.columns = {column.name: column for column in columns}
 
 
 class PackedColumns(Mapping[str, NDArray[Any]]):
@@ -58,7 +58,7 @@ class PackedReader:
     def __init__(self, dense: Sequence[PackedColumn], ids: Sequence[PackedColumn], size: int) -> None:
         self._size, self._dense, self._sparse = size, len(dense), len(ids)
         self._places = (*_places(dense), *_places(ids))
-        self._end = max(each.begin + each.size * each.dtype.itemsize for each in (*dense, *ids))
+        self._end = max(column.begin + column.size * column.dtype.itemsize for column in (*dense, *ids))
         from persia_cli.kernels.serving.unpack import (
             unpack,  # numba, which roles and commands that import this do not need
         )
@@ -68,7 +68,7 @@ class PackedReader:
     @classmethod
     def of(cls, dense: Sequence[PackedColumn], ids: Sequence[PackedColumn]) -> Self | None:
         """Return a reader of float32 numbers and ids in 64 bits; None if they do not make samples."""
-        sizes = {each.size for each in (*dense, *ids)}
+        sizes = {column.size for column in (*dense, *ids)}
         size = max(sizes, default=0)
         if not size or sizes - {1, size} or size * len(ids) > MAX_IDS:
             return None
@@ -95,5 +95,5 @@ class PackedReader:
 
 def _places(columns: Sequence[PackedColumn]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the offset of each column, and its step: 0 for a single value, which is that of all samples."""
-    begins, steps = [each.begin for each in columns], [each.size > 1 for each in columns]
+    begins, steps = [column.begin for column in columns], [column.size > 1 for column in columns]
     return np.array(begins, np.int64), np.array(steps, np.int64)

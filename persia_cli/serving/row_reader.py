@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.data.read.reserved_ids import RARE_ID
+from persia_cli.data.read.ids import RARE_ID
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.batch.pool import MODES, pool_forward, sequence_forward
 from persia_cli.kernels.rows import hashing
@@ -40,12 +40,12 @@ class GroupReader:
         self._words = _mapped(folder / group.index, np.uint64, group.buckets * WORDS)
         self._index_path = folder / group.index
         self._values = _mapped(folder / group.values, np.uint8, group.rows * group.stride)
-        own = [number for number, feature in enumerate(features) if feature.group == group.number]
+        numbers = [number for number, feature in enumerate(features) if feature.group == group.number]
         tables = {table.name: table for table in group.tables}
-        read = [tables[features[number].table] for number in own]
+        read = [tables[features[number].table] for number in numbers]
         bounds = [table.init_bound if table.min_count == 1 else -1.0 for table in read]
         self._bounds = np.array(bounds, np.float32)
-        self.features = np.array(own, np.int64)
+        self.features = np.array(numbers, np.int64)
         self._known = FrozenFeatures(
             feature=self.features,
             salt=np.array([table.salt for table in read], np.uint64),
@@ -76,11 +76,11 @@ class GroupReader:
         )
         self._rounds = np.maximum(self._known.rounds, 1)
         self._has_single_rows = bool((self._rounds == 1).all())
-        self._modes = np.array([MODES[features[number].pooling] for number in own], np.uint8)
-        self._pooled = sum(features[number].pooling != "none" for number in own)
+        self._modes = np.array([MODES[features[number].pooling] for number in numbers], np.uint8)
+        self._pooled = sum(features[number].pooling != "none" for number in numbers)
         self._sequences = [
-            (place, number, features[number].max_length or 0)
-            for place, number in enumerate(own)
+            (position, number, features[number].max_length or 0)
+            for position, number in enumerate(numbers)
             if features[number].pooling == "none"
         ]
         self._inverse = np.empty(0, np.int32)
@@ -125,19 +125,19 @@ class GroupReader:
             missing[self.features] += absent
         if by_sample:  # a vector pooled from one row is the row
             return {self._name: rows.reshape(size, self._pooled, dim)}
-        inverse, own = self._numbers(entries), None
+        inverse, group_offsets = self._numbers(entries), None
         if not single_rows:
-            own = np.empty(self.features.size * size + 1, np.uint32)
-            hashing.rebase_offsets(offsets, size, self.features, self._rounds, own)
+            group_offsets = np.empty(self.features.size * size + 1, np.uint32)
+            hashing.rebase_offsets(offsets, size, self.features, self._rounds, group_offsets)
         pooled = np.empty((size, self._pooled, dim), np.float32)
-        pool_forward(rows, inverse, own, self._modes, self._rounds, pooled)
+        pool_forward(rows, inverse, group_offsets, self._modes, self._rounds, pooled)
         inputs: Inputs = {self._name: pooled}
-        for place, number, length in self._sequences:
+        for position, number, length in self._sequences:
             values, mask = np.empty((size, length, dim), np.float32), np.empty((size, length), np.bool_)
-            part = slice(place * size, (place + 1) * size)
-            entries_of = inverse[part] if own is None else inverse
-            bounds = None if own is None else own[part.start : part.stop + 1]
-            sequence_forward(rows, entries_of, bounds, int(self._rounds[place]), values, mask)
+            part = slice(position * size, (position + 1) * size)
+            entries_of = inverse[part] if group_offsets is None else inverse
+            bounds = None if group_offsets is None else group_offsets[part.start : part.stop + 1]
+            sequence_forward(rows, entries_of, bounds, int(self._rounds[position]), values, mask)
             inputs |= dict(zip(sequence_names(number), (values, mask), strict=True))
         return inputs
 
@@ -163,9 +163,11 @@ def _mapped(path: Path, dtype: Any, size: int) -> NDArray[Any]:
     nbytes = size * np.dtype(dtype).itemsize
     try:
         with path.open("rb") as file:
-            found = file.seek(0, 2)
-            if found != nbytes:
-                raise CheckpointError(f"{path} has {found:,} bytes, and should have {nbytes:,}; export the run again")
+            size_there = file.seek(0, 2)
+            if size_there != nbytes:
+                raise CheckpointError(
+                    f"{path} has {size_there:,} bytes, and should have {nbytes:,}; export the run again"
+                )
             if not size:
                 return np.empty(0, dtype)
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)

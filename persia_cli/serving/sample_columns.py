@@ -37,11 +37,11 @@ class SampleColumns:
         readers: dict[str, list[Reader]] = {}
         for feature in fields.sparse:
             readers.setdefault(feature.column_name, []).append(feature)
-        for each in fields.dense:
-            readers.setdefault(each.name, []).append(each)
+        for dense_feature in fields.dense:
+            readers.setdefault(dense_feature.name, []).append(dense_feature)
         self._columns = {
-            name: _LoggedColumn(name, found, any(_has_lists(each, fields) for each in found))
-            for name, found in readers.items()
+            name: _LoggedColumn(name, features, any(_has_lists(reader, fields) for reader in features))
+            for name, features in readers.items()
         }
         self.names = list(self._columns)
 
@@ -54,8 +54,8 @@ class SampleColumns:
 
         Raises DataError for values that no common column of all features that read it can represent.
         """
-        made = self._fields.made(given)
-        return [_repeated(column.array(made.column(name)), samples) for name, column in self._columns.items()]
+        computed = self._fields.made(given)
+        return [_repeated(column.array(computed.column(name)), samples) for name, column in self._columns.items()]
 
 
 class _LoggedColumn:
@@ -72,21 +72,21 @@ class _LoggedColumn:
         array = column.combine_chunks()
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        made = _lists(array, self._flat) if self._has_lists else self._flat(array)
+        values = _lists(array, self._flat) if self._has_lists else self._flat(array)
         if len(self._readers) > 1:
-            self._require_same(column, pa.chunked_array([made]))
-        return made
+            self._require_same(column, pa.chunked_array([values]))
+        return values
 
-    def _require_same(self, given: Any, made: Any) -> None:
+    def _require_same(self, given: Any, values: Any) -> None:
         for reader in self._readers:
             try:
-                is_same = _read(reader, given, self._has_lists) == _read(reader, made, self._has_lists)
+                is_same = _read(reader, given, self._has_lists) == _read(reader, values, self._has_lists)
             except (DataError, pa.ArrowException, TypeError):
                 is_same = False
             if not is_same:
                 raise DataError(
-                    f"{WHERE}: {reader.name} and other features read {self._name}, and no column of {made.type} holds "
-                    "the values that it has here for all of them"
+                    f"{WHERE}: {reader.name} and other features read {self._name}, and no column of {values.type} "
+                    "holds the values that it has here for all of them"
                 )
 
 
@@ -96,20 +96,20 @@ def _has_lists(reader: Reader, fields: RequestFields) -> bool:
 
 def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
     """Return the Arrow type of a column's values, and a function that makes them of an array."""
-    if all(_is_time(each) for each in readers) and len({each.format for each in readers}) == 1:
+    if all(_is_time(reader) for reader in readers) and len({reader.format for reader in readers}) == 1:
         return pa.timestamp("us", "UTC"), partial(_times, readers[0].format)
-    ids = [each for each in readers if isinstance(each, SparseFeature) and each.buckets is None]
+    ids = [reader for reader in readers if isinstance(reader, SparseFeature) and reader.buckets is None]
     if any(map(_is_time, readers)):
         return pa.string(), _texts
     if not ids:
         return pa.float64(), _numbers
-    made = {each.ids for each in ids}
-    if made == {"text"} and len(ids) == len(readers):
+    kinds = {feature.ids for feature in ids}
+    if kinds == {"text"} and len(ids) == len(readers):
         return pa.string(), _texts
-    if "text" not in made and len(ids) == len(readers):
+    if "text" not in kinds and len(ids) == len(readers):
         return pa.uint64(), lambda array: _whole_numbers(array, ids[0])
     # A data set has no texts for features that read numbers, and different texts can be the same number.
-    if len(ids) < len(readers) or None in made:
+    if len(ids) < len(readers) or None in kinds:
         return pa.int64(), lambda array: _whole_numbers(array, None).view(pa.int64())
     return pa.string(), _texts
 
@@ -142,9 +142,9 @@ def _numbers(array: Any) -> Any:
 
 def _whole_numbers(array: Any, feature: SparseFeature | None) -> Any:
     """Return whole numbers as ids, uint64; those of a feature without a declared source may be hashes."""
-    table, made = ("", "integer") if feature is None else (feature.table_name, feature.ids)
+    table, source = ("", "integer") if feature is None else (feature.table_name, feature.ids)
     try:
-        ids = id_values(array, table, made, np.uint64(0))
+        ids = id_values(array, table, source, np.uint64(0))
     except NotAnIdError as error:
         raise DataError(f"{WHERE}: {error}") from error
     absent = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)

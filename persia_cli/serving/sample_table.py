@@ -31,8 +31,8 @@ def batch_of_table(table: Any, features: Sequence[str], dense: int, tasks: int) 
         dense=np.array(values.reshape(table.num_rows, dense), np.float32),
         labels=np.zeros((table.num_rows, tasks), np.float32),
         weights=None,
-        ids=[np.array(each.values.to_numpy(), np.uint64) for each in lists],
-        offsets=[np.array(each.offsets.to_numpy(), np.int64) for each in lists],
+        ids=[np.array(ids.values.to_numpy(), np.uint64) for ids in lists],
+        offsets=[np.array(ids.offsets.to_numpy(), np.int64) for ids in lists],
     )
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from persia_cli.config.schema import Bce, Bpr, Focal, Huber, InBatchSoftmax, Loss, Mse, Pairwise, Poisson
 from persia_cli.config.schema.loss import task_weights
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.model.item_frequency import item_frequency_of
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.training.distributed import World

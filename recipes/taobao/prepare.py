@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.data.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
+from persia_cli.data.prepare.preparation import locked
 from persia_cli.data.prepare.recipe import (
     DataError,
     PrepareOptions,
@@ -30,7 +31,6 @@ from persia_cli.data.prepare.recipe import (
 )
 from persia_cli.data.prepare.spread import read_bucket, spread
 from persia_cli.data.prepare.text import TextBlock, TextFormat
-from persia_cli.data.prepare.unfinished import locked
 from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 from persia_cli.data.read.text import is_compressed

@@ -10,8 +10,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import ParquetDataset
-from persia_cli.data.read.ids import text_id
-from persia_cli.data.read.reserved_ids import RARE_ID
+from persia_cli.data.read.ids import RARE_ID, text_id
 from persia_cli.main import main
 from persia_cli.shipped import shipped
 from tests.support.jobs import plan

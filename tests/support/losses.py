@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from persia_cli.config.schema import Bce, Bpr, Focal, Huber, Loss, Mse, Pairwise, Poisson
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 
 
 def batch_loss(

@@ -29,17 +29,17 @@ def auc_alone(
 
     Null counts as a value. Return .5 if a half has rows of one class alone.
     """
-    found = [_by_rate(keys, positive, half)]
+    areas = [_by_rate(keys, positive, half)]
     if numbers is not None:
         ranked = area(np.where(np.isnan(numbers), -np.inf, numbers), positive)
-        found += [ranked, 1 - ranked, _by_rate(_bins(numbers), positive, half)]
-    return max(found)
+        areas += [ranked, 1 - ranked, _by_rate(_bins(numbers), positive, half)]
+    return max(areas)
 
 
 def area(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
     """Return the AUC of scores; equal ones count half. Return .5 if one class has no rows."""
-    _, place = np.unique(scores, return_inverse=True)
-    ones, all_ = np.bincount(place[positive], minlength=place.max(initial=0) + 1), np.bincount(place)
+    _, rank = np.unique(scores, return_inverse=True)
+    ones, all_ = np.bincount(rank[positive], minlength=rank.max(initial=0) + 1), np.bincount(rank)
     zeros = all_ - ones
     below = np.cumsum(zeros) - zeros / 2
     pairs = float(ones.sum()) * float(zeros.sum())
@@ -83,15 +83,15 @@ def rarest_by_nulls(is_null: NDArray[np.bool_], positive: NDArray[np.bool_]) -> 
 
 def _by_rate(keys: NDArray[np.integer], positive: NDArray[np.bool_], half: NDArray[np.bool_]) -> float:
     """Return the mean AUC of both halves, whose rows have the rates of their values in the other half as scores."""
-    _, place = np.unique(keys, return_inverse=True)
-    size = int(place.max(initial=0)) + 1
+    _, number = np.unique(keys, return_inverse=True)
+    size = int(number.max(initial=0)) + 1
     areas = []
     for rows in (half, ~half):
         others = ~rows
-        count = np.bincount(place[others], minlength=size)
-        ones = np.bincount(place[others & positive], minlength=size)
+        count = np.bincount(number[others], minlength=size)
+        ones = np.bincount(number[others & positive], minlength=size)
         rate = (ones + positive.mean()) / (count + 1)
-        areas.append(area(rate[place[rows]], positive[rows]))
+        areas.append(area(rate[number[rows]], positive[rows]))
     return float(np.mean(areas))
 
 

@@ -111,7 +111,7 @@ def amounts_of(
 
     `label` is the column of the label, and SQL that makes a number of its value `y`.
     """
-    found = {}
+    amounts = {}
     for start in range(0, len(columns), AT_ONCE):
         part = {f"c{number}": column for number, column in enumerate(columns[start : start + AT_ONCE])}
         selected = {column.name: short for short, column in part.items()}
@@ -119,8 +119,8 @@ def amounts_of(
         queries.select(named, split, list(named))
         for name, short in selected.items():
             if (values := _values(queries, short, label and label[1])) is not None:
-                found[name] = amount(name, values)
-    return found
+                amounts[name] = amount(name, values)
+    return amounts
 
 
 def amount(name: str, values: Values) -> Amount:
@@ -151,16 +151,16 @@ def _values(queries: Queries, column: str, label: str | None) -> Values | None:
 
 def _named(name: str) -> Literal["amount", "ids"] | None:
     """Return what a name is one of; its last word counts most."""
-    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
-    if not words:
+    parts = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+    if not parts:
         return None
-    if _ID.fullmatch(words[-1]):
+    if _ID.fullmatch(parts[-1]):
         return "ids"
-    is_counted = words[0] in _COUNTED and len(words) > 1
-    ends = (words[-1][start:] for start in range(len(words[-1]) - _LONG + 1))
-    if is_counted or any(_AMOUNT.fullmatch(word) for word in (*words, *ends)):
+    is_counted = parts[0] in _COUNTED and len(parts) > 1
+    ends = (parts[-1][start:] for start in range(len(parts[-1]) - _LONG + 1))
+    if is_counted or any(_AMOUNT.fullmatch(word) for word in (*parts, *ends)):
         return "amount"
-    return "ids" if any(_ID.fullmatch(word) for word in words) else None
+    return "ids" if any(_ID.fullmatch(word) for word in parts) else None
 
 
 def _ordered(values: Values) -> float:
@@ -175,7 +175,7 @@ def _ordered(values: Values) -> float:
         number = min(_MOST_PARTS, (degrees + 1) // 3)
         middle = np.cumsum(values.rows) - values.rows / 2
         part = np.minimum(middle / values.rows.sum() * number, number - 1).astype(np.int64)
-        rows, labels = (np.bincount(part, each).astype(np.float64) for each in (values.rows, values.labels))
+        rows, labels = (np.bincount(part, weights).astype(np.float64) for weights in (values.rows, values.labels))
         parts, in_order = int(np.count_nonzero(rows)) - 1, _excess(rows[rows > 0], labels[rows > 0], values.variance)
     by_chance = parts / degrees
     share = (in_order / between - by_chance) / (1 - by_chance) if between > 0 and by_chance < 1 else 1.0
@@ -204,8 +204,8 @@ def _by_rank(values: Values) -> float:
 def _shaped(values: Values) -> float:
     """Return the score of the places of the values and of their numbers of rows."""
     numbers, rows, number = values.numbers, values.rows, len(values.numbers)
-    place = (numbers - numbers[0]) / (numbers[-1] - numbers[0])
-    tail = float(np.max(np.arange(1, number + 1) / number - place))
+    position = (numbers - numbers[0]) / (numbers[-1] - numbers[0])
+    tail = float(np.max(np.arange(1, number + 1) / number - position))
     score, doubt = 0.0, 0.0
     ordered = np.sort(rows)
     differences = 2 * float((2 * np.arange(number) - number + 1) @ ordered) / number  # of a random order, all steps

@@ -10,10 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.control.position import SplitName
-from persia_cli.data.inspect.hints import filler_of, numeric_hints, text_hints
+from persia_cli.data.inspect.hints import figures_of, filler_of, numeric_hints, text_hints
 from persia_cli.data.inspect.profile import ColumnProfile, Drift, Hints, Kind, LengthFigures, NumberFigures
 from persia_cli.data.inspect.queries import Queries
-from persia_cli.data.inspect.times import figures_of
 from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
 
 TOP = 5
@@ -52,16 +51,16 @@ def profile_columns(
         part = columns[start : start + AT_ONCE]
         sampled = [column.sql for column in part if column.kind not in ("other", "vector")]
         queries.select({column.sql: column.name for column in part}, split, sampled)
-        figures: list[dict[int | None, Figures]] = [{0: {}, 1: {}} for _ in part]
-        for split_number, rows, *found in queries.run(
+        statistics: list[dict[int | None, Figures]] = [{0: {}, 1: {}} for _ in part]
+        for split_number, rows, *by_column in queries.run(
             f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data "
             "GROUP BY GROUPING SETS ((split), ())"
         ):
             if split_number is not None:
                 totals[split_number] = rows
-            for parts, own in zip(figures, found, strict=True):
-                parts[split_number] = own
-        for column, parts in zip(part, figures, strict=True):
+            for parts, statistics_of_part in zip(statistics, by_column, strict=True):
+                parts[split_number] = statistics_of_part
+        for column, parts in zip(part, statistics, strict=True):
             expected = queries.done + _STEPS
             profiles[column.name] = column.profile(parts, totals)
             queries.done = expected
@@ -123,25 +122,25 @@ class _Column:
     @property
     def figures_sql(self) -> str:
         """Return SQL for a struct of statistics."""
-        figures = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
+        expressions = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
         size = {"integer": f"finite({self.sql})", "number": f"finite({self.sql})", "list": f"len({self.sql})"}
         size["vector"] = size["list"]
         if (number := size.get(self.kind)) is not None:
-            figures |= {"least": f"min({number})", "greatest": f"max({number})", "total": f"sum({number})"}
+            expressions |= {"least": f"min({number})", "greatest": f"max({number})", "total": f"sum({number})"}
         if self.kind == "list":
             bin_ = f"CASE WHEN {number} > 0 THEN 1 + floor(log2({number}))::INTEGER ELSE 0 END"
-            figures["count"] = f"coalesce(sum(list_count({self.sql})), 0)"
-            figures["bins"] = f"histogram({bin_}) FILTER ({self.sql} IS NOT NULL)"
+            expressions["count"] = f"coalesce(sum(list_count({self.sql})), 0)"
+            expressions["bins"] = f"histogram({bin_}) FILTER ({self.sql} IS NOT NULL)"
         elif self.kind == "vector":
             whole = f"list_count({self.sql}) = len({self.sql}) AND isfinite(list_sum({self.sql}::DOUBLE[]))"
-            figures["not_finite"] = (
+            expressions["not_finite"] = (
                 f"count(*) FILTER ({self.sql} IS NOT NULL AND len({self.sql}) > 0 AND NOT ({whole}))"
             )
         elif number is not None:
-            figures["count"] = f"count({number})"
-            figures["is_binary"] = f"bool_and({number} IN (0, 1))"
-            figures["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
-        return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
+            expressions["count"] = f"count({number})"
+            expressions["is_binary"] = f"bool_and({number} IN (0, 1))"
+            expressions["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
+        return "{" + ", ".join(f"'{name}': {sql}" for name, sql in expressions.items()) + "}"
 
     def profile(self, parts: Mapping[int | None, Figures], rows: NDArray[np.int64]) -> ColumnProfile:
         """Return the statistics of the column; `parts` has those of each split and of all, `rows` counts each split."""
@@ -189,8 +188,8 @@ class _Column:
     def _time_hints(self) -> Hints:
         """Return what times look like."""
         is_zoned = getattr(self._element, "tz", None) is not None
-        found = self._sampled(f"epoch_us(v::{'TIMESTAMPTZ' if is_zoned else 'TIMESTAMP'})")  # of nanoseconds too
-        return Hints(time=figures_of(np.array(found, np.int64)[:, 0])) if found else Hints()
+        times = self._sampled(f"epoch_us(v::{'TIMESTAMPTZ' if is_zoned else 'TIMESTAMP'})")  # of nanoseconds too
+        return Hints(time=figures_of(np.array(times, np.int64)[:, 0])) if times else Hints()
 
     def _ids(self, every: Figures) -> Figures | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
@@ -203,7 +202,7 @@ class _Column:
         value = "v::BIGINT" if self.kind == "number" else "v"
         counts = f"SELECT {value} AS v, count(*) FILTER (split = 0) AS t, count(*) FILTER (split = 1) AS e"
         entries = "SELECT {'v': v, 't': t, 'e': e} AS entry FROM ids ORDER BY"
-        [(found, top, trained)] = self._queries.run(
+        [(counts_by_name, top, trained)] = self._queries.run(
             f"WITH ids AS MATERIALIZED ({counts} FROM {self.values(self._queries.whole)} GROUP BY ALL) "
             "SELECT (SELECT {'ids': count(*), 'train': coalesce(sum(t), 0), 'eval': coalesce(sum(e), 0), "
             "'eval_ids': count(*) FILTER (e > 0), 'new_ids': count(*) FILTER (t = 0), "
@@ -211,17 +210,20 @@ class _Column:
             f"(SELECT list(entry) FROM ({entries} t + e DESC, v LIMIT {TOP})), "
             f"(SELECT list(entry) FROM ({entries} t DESC, v LIMIT {BINS}))"
         )
-        if self.kind == "number" and found["ids"] > FEW:
+        if self.kind == "number" and counts_by_name["ids"] > FEW:
             return None
-        counted = {name: int(number) for name, number in found.items()}
+        counted = {name: int(number) for name, number in counts_by_name.items()}
         counted["count"] = counted["train"] + counted["eval"]
-        frequent = [(each["v"], each["t"] + each["e"]) for each in top or []]
-        return counted | {"top": frequent, "trained": [(each["t"], each["e"]) for each in trained or [] if each["t"]]}
+        frequent = [(entry["v"], entry["t"] + entry["e"]) for entry in top or []]
+        return counted | {
+            "top": frequent,
+            "trained": [(entry["t"], entry["e"]) for entry in trained or [] if entry["t"]],
+        }
 
     def _sampled_numbers(self) -> list[NDArray[np.float64]]:
         """Return the finite numbers of the sampled rows in each split."""
-        found = np.array(self._run("SELECT split, v FROM", "sample"), np.float64).reshape(-1, 2)
-        return [found[found[:, 0] == split, 1] for split in (0, 1)]
+        numbers = np.array(self._run("SELECT split, v FROM", "sample"), np.float64).reshape(-1, 2)
+        return [numbers[numbers[:, 0] == split, 1] for split in (0, 1)]
 
     def _sampled(self, sql: str) -> list[tuple[Any, ...]]:
         """Return expressions of the values `v` of the sampled rows."""
@@ -259,9 +261,9 @@ def _number_figures(every: Figures, sample: list[NDArray[np.float64]] | None) ->
 def _bins(parts: Mapping[int | None, Figures]) -> NDArray[np.int64]:
     """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
     bins = np.zeros((2, 64), np.int64)
-    for number, own in enumerate(bins):
+    for number, bins_of_split in enumerate(bins):
         for length, lists in (parts[number].get("bins") or {}).items():
-            own[length] = lists
+            bins_of_split[length] = lists
     return bins
 
 
@@ -307,5 +309,5 @@ def _number_bins(train: NDArray[np.float64], evaluation: NDArray[np.float64]) ->
     tenths = np.quantile(train, np.arange(1, BINS) / BINS)
     edges = np.unique([tenths, np.nextafter(tenths, -np.inf)])  # a value equal to an edge gets its own bin
     return np.array(
-        [np.bincount(np.searchsorted(edges, each), minlength=edges.size + 1) for each in (train, evaluation)]
+        [np.bincount(np.searchsorted(edges, numbers), minlength=edges.size + 1) for numbers in (train, evaluation)]
     )

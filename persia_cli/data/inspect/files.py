@@ -54,12 +54,12 @@ def open_files(
 
     `wanted` is the format of files whose names do not show it.
     """
-    place = locate(path)
-    listing = list_files(place)
+    location = locate(path)
+    listing = list_files(location)
     remedy = f"name those of one format, such as '{path.rstrip('/')}/*.parquet'"
     kind, files = of_one_format(listing.files, wanted, remedy)
     others = left_out(path, [listing], files)
-    filesystem = place.filesystem
+    filesystem = location.filesystem
     if kind == "csv" and files and form.delimiter is None:
         delimiter = guessed_delimiter(TextFile(files[0].path, filesystem=filesystem), form)
         form = form.model_copy(update={"delimiter": delimiter})
@@ -69,18 +69,18 @@ def open_files(
         files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
     if not files:
         raise DataError(
-            f"{nothing_there(path, place, wanted)}; give a file, a folder or a URI of Parquet, CSV or JSON Lines, and "
-            "prepare other formats first (persia recipe ls)"
+            f"{nothing_there(path, location, wanted)}; give a file, a folder or a URI of Parquet, CSV or JSON Lines, "
+            "and prepare other formats first (persia recipe ls)"
         )
     rows, row_groups, constants, unread = [], 0, [], []
     hive = HiveColumns(file.name for file in files)
-    uri = place.uri if kind == "parquet" else None
+    uri = location.uri if kind == "parquet" else None
     schema = hive.schema(files[0].name, _footer(filesystem, files[0], uri).schema)
     for file in files:
-        metadata, own, _ = _footer(filesystem, file, uri)
-        constants.append(hive.constants(file.name, own))
-        own = hive.schema(file.name, own)
-        if not own.equals(schema):
+        metadata, file_schema, _ = _footer(filesystem, file, uri)
+        constants.append(hive.constants(file.name, file_schema))
+        file_schema = hive.schema(file.name, file_schema)
+        if not file_schema.equals(schema):
             raise DataError(f"{file.name} has other columns or types than {files[0].name}; give files that are alike")
         rows.append(metadata.num_rows)
         if (bad := unread_rows(metadata)).count:

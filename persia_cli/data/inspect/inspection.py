@@ -61,11 +61,15 @@ def inspect_data(
 
     Raises DataError for files that cannot be read, or a description that is not valid.
     """
-    found = _inspected(path, progress, form, converting, wanted)
-    source = found.profile.source
-    nulls = tuple(sorted(_words_for_none(found.profile))) if found.known is None and source.format == "csv" else ()
+    inspection = _inspected(path, progress, form, converting, wanted)
+    source = inspection.profile.source
+    nulls = (
+        tuple(sorted(_words_for_none(inspection.profile)))
+        if inspection.known is None and source.format == "csv"
+        else ()
+    )
     if not nulls:
-        return found
+        return inspection
     form = source.form.model_copy(update={"nulls": (*source.form.nulls, *nulls)})
     return _inspected(path, progress, form, converting, wanted)
 
@@ -73,8 +77,8 @@ def inspect_data(
 def _words_for_none(profile: DatasetProfile) -> set[str]:
     """Return the texts that stand for none in columns of numbers, but for those that may be one of a label's two."""
     columns = profile.columns.values()
-    found = {word for column in columns if are_fillers(column.hints.words) for word in column.hints.words}
-    return found - {value for column in columns if column.distinct == 2 for value, _ in column.top}
+    texts = {word for column in columns if are_fillers(column.hints.words) for word in column.hints.words}
+    return texts - {value for column in columns if column.distinct == 2 for value, _ in column.top}
 
 
 def _inspected(
@@ -86,7 +90,9 @@ def _inspected(
     source = open_files(path, form, converting, wanted)
     with closing(Queries(source, progress)) as queries:
         split_rule = split_rule_of(queries, known.split if known else None)
-        separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
+        separators = (
+            {feature.column_name: feature.separator for feature in known.sparse if feature.separator} if known else {}
+        )
         profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
         roles = roles_of(profile, known, queries)
         label = _label(profile, known, roles)
@@ -97,11 +103,11 @@ def _inspected(
         if_chosen = [] if known or leaks or label else list(_leaks_if_chosen(queries, profile, roles))
         table_rows = _table_rows(queries, profile, roles)
     is_local = "://" not in path and not path.startswith(BUILTIN)
-    place = str(Path(path).absolute()) if is_local else path
+    location = str(Path(path).absolute()) if is_local else path
     if known is None:
-        suggestion = suggest_dataset(profile, roles, place, source.form, wanted)
+        suggestion = suggest_dataset(profile, roles, location, source.form, wanted)
     else:
-        suggestion = to_yaml(known.model_copy(update={"path": place}))
+        suggestion = to_yaml(known.model_copy(update={"path": location}))
     notes = (
         *_leak_notes(leaks, known),
         *if_chosen,
@@ -149,18 +155,18 @@ def _times_of_leaks(roles: dict[str, Guess], leaks: dict[str, Leak]) -> dict[str
     sure = [(name, words_of(name)) for name, leak in leaks.items() if leak.is_sure]
     return {
         name: Guess("unused", f"the time of {leak}, which is probably known only after the label")
-        for leak, words in sure
+        for leak, parts in sure
         for name, guess in roles.items()
-        if guess.role == "time" and words_of(name)[: len(words)] == words
+        if guess.role == "time" and words_of(name)[: len(parts)] == parts
     }
 
 
 def _leaks_if_chosen(queries: Queries, profile: DatasetProfile, roles: dict[str, Guess]) -> Iterator[str]:
     """Yield a sentence for each candidate of a label that columns give away, where none is chosen."""
-    for each in comparable(candidates_of(profile)):
-        leaks = _leaks(queries, profile, Label(name=each.name, positive=each.positive), roles)
+    for candidate in comparable(candidates_of(profile)):
+        leaks = _leaks(queries, profile, Label(name=candidate.name, positive=candidate.positive), roles)
         if sure := [name for name, leak in leaks.items() if leak.is_sure]:
-            yield f"if {each.name} is the label, leave out what gives it away alone: {', '.join(sure)}"
+            yield f"if {candidate.name} is the label, leave out what gives it away alone: {', '.join(sure)}"
 
 
 def _leak_notes(leaks: dict[str, Leak], known: ParquetDataset | None) -> Iterator[str]:

@@ -90,8 +90,10 @@ def candidates_of(profile: DatasetProfile) -> list[Candidate]:
     names = [name for name in profile.columns if not (isinstance(split, ColumnSplit) and name == split.column)]
     first = next((name for name in names if not _numbers_rows(profile.columns[name])), None)
     places = {first: (1, "the first column")} | dict.fromkeys(names[-1:], (2, "the last column"))
-    found = (_candidate(profile.columns[name], *places.get(name, (0, ""))) for name in names)
-    return sorted((each for each in found if each is not None), key=lambda each: -each.score)
+    candidates = (_candidate(profile.columns[name], *places.get(name, (0, ""))) for name in names)
+    return sorted(
+        (candidate for candidate in candidates if candidate is not None), key=lambda candidate: -candidate.score
+    )
 
 
 def chosen_of(candidates: list[Candidate], profile: DatasetProfile) -> Candidate | None:
@@ -105,7 +107,7 @@ def chosen_of(candidates: list[Candidate], profile: DatasetProfile) -> Candidate
 
 def comparable(candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates to choose from where none is chosen."""
-    return [each for each in candidates if candidates[0].score - each.score < LEAD][:MOST_NAMED]
+    return [candidate for candidate in candidates if candidates[0].score - candidate.score < LEAD][:MOST_NAMED]
 
 
 def is_usual(name: str) -> bool:
@@ -116,15 +118,15 @@ def is_usual(name: str) -> bool:
 def positive_sql(label: Label, is_text: bool) -> str:
     """Return SQL that is true where the column `y` is a positive label, and false elsewhere."""
     if label.at_least is not None:
-        found = f"y >= {label.at_least}"
+        condition = f"y >= {label.at_least}"
     elif not label.positives:
-        found = "y::DOUBLE > 0.5"
+        condition = "y::DOUBLE > 0.5"
     elif is_text:
         texts = ("'" + str(value).replace("'", "''") + "'" for value in label.positives)
-        found = f"y::VARCHAR IN ({', '.join(texts)})"
+        condition = f"y::VARCHAR IN ({', '.join(texts)})"
     else:
-        found = f"y IN ({', '.join(map(str, label.positives))})"
-    return f"coalesce({found}, false)"
+        condition = f"y IN ({', '.join(map(str, label.positives))})"
+    return f"coalesce({condition}, false)"
 
 
 def words_of(text: str) -> list[str]:
@@ -136,7 +138,7 @@ def _numbers_rows(column: ColumnProfile) -> bool:
     return column.hints.numbers_rows or (column.distinct or 0) == column.count > 2
 
 
-def _candidate(column: ColumnProfile, place: int, where: str) -> Candidate | None:
+def _candidate(column: ColumnProfile, points: int, where: str) -> Candidate | None:
     by_name, named = _by_name(column.name)
     if (values := _two_values(column, by_name >= 5)) is None:
         return None
@@ -144,8 +146,8 @@ def _candidate(column: ColumnProfile, place: int, where: str) -> Candidate | Non
     if column.name.lower() in VAGUE and not is_clear:
         by_name, named = 0, ""
     if where == "the first column" and by_name < 5 and not is_clear:
-        place, where = 0, ""
-    score = by_name + (place if by_name >= 5 else place / 2) - (0 if column.is_complete else 3)
+        points, where = 0, ""
+    score = by_name + (points if by_name >= 5 else points / 2) - (0 if column.is_complete else 3)
     reason = " and ".join(filter(None, (named, where))) or "it has two values"
     nulls = "" if column.is_complete else f"{column.nulls:,} rows have no value"
     return Candidate(
@@ -155,15 +157,15 @@ def _candidate(column: ColumnProfile, place: int, where: str) -> Candidate | Non
 
 def _by_name(name: str) -> tuple[float, str]:
     """Return the score of a name, and the reason for it."""
-    words = words_of(name)
-    prefix = words[0] if len(words) > 1 else ""
-    rest = words[1:] if prefix in ("is", "was", "did", "will") else words
+    parts = words_of(name)
+    prefix = parts[0] if len(parts) > 1 else ""
+    rest = parts[1:] if prefix in ("is", "was", "did", "will") else parts
     if len(rest) == 1 and rest[0] in ALONE:
         return 6, "a usual name of labels"
-    if not set(words) & {*PAST}:
-        if set(words) & {*WITHIN}:
+    if not set(parts) & {*PAST}:
+        if set(parts) & {*WITHIN}:
             return 5, "a usual word of labels in its name"
-        if set(words) & {*FEATURES}:
+        if set(parts) & {*FEATURES}:
             return -3, ""
         if prefix in ("is", "has"):
             return (2, "a name with is") if prefix == "is" else (0.4, "a name with has")
@@ -199,21 +201,21 @@ def _positive(column: ColumnProfile, values: list[tuple[str, float]]) -> tuple[s
     if signs[0] != signs[1]:
         positive = texts[signs.index(max(signs))]
         return positive, f"{positive} is positive", True
-    rarer, other = sorted(values, key=lambda each: (each[1], each[0]))
+    rarer, other = sorted(values, key=lambda value: (value[1], value[0]))
     return rarer[0], f"{rarer[0]} is positive, as it is rarer than {other[0]}", False
 
 
 def _sign(text: str) -> int:
     """Return 1 for a text that is usually positive, -1 for one that is usually negative, and else 0."""
-    words = set(words_of(text))
-    if words & NEGATIVE or "<" in text or text.startswith("-"):
+    parts = set(words_of(text))
+    if parts & NEGATIVE or "<" in text or text.startswith("-"):
         return -1
-    return int(bool(words & POSITIVE) or ">" in text or text.startswith("+"))
+    return int(bool(parts & POSITIVE) or ">" in text or text.startswith("+"))
 
 
 def _ratings(profile: DatasetProfile) -> Iterator[Candidate]:
     """Yield ratings of items by users: a few whole numbers under a usual name, in a table with a column of users."""
-    ids = [each.name for each in profile.columns.values() if (each.distinct or 0) > MOST_RATINGS]
+    ids = [column.name for column in profile.columns.values() if (column.distinct or 0) > MOST_RATINGS]
     if len(ids) < 2 or not any(set(words_of(name)) & {*USERS} for name in ids):
         return
     for column in profile.columns.values():

@@ -33,17 +33,17 @@ class Leak:
     @property
     def text(self) -> str:
         """The finding, and what it probably means."""
-        found = "its nulls follow the label" if self.by_nulls else f"alone it gives AUC {self.auc:.3f}"
+        finding = "its nulls follow the label" if self.by_nulls else f"alone it gives AUC {self.auc:.3f}"
         if self.is_sure:
-            return f"{found}, so it is probably known only after the label, or made of it"
-        return f"{found}: use it only if it is known before the label"
+            return f"{finding}, so it is probably known only after the label, or made of it"
+        return f"{finding}: use it only if it is known before the label"
 
 
 def leaks_of(
     queries: Queries, profile: DatasetProfile, label: Label, split: str, names: Sequence[str]
 ) -> dict[str, Leak]:
     """Return those of the columns `names` that stand out, in bounded memory; `split` is SQL for the split of a row."""
-    found = {}
+    leaks = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
         columns = {"y": label.name} | {f"c{number}": name for number, name in enumerate(part)}
@@ -58,8 +58,8 @@ def leaks_of(
             keys, is_null = rows[f"key{number}"], rows[f"null{number}"]
             auc = auc_alone(keys, rows.get(f"number{number}"), positive, rows["half"])
             if (leak := _judged(auc, is_null, positive)) is not None:
-                found[name] = leak
-    return found
+                leaks[name] = leak
+    return leaks
 
 
 def _judged(auc: float, is_null: NDArray[np.bool_], positive: NDArray[np.bool_]) -> Leak | None:

@@ -109,20 +109,20 @@ class Queries:
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query and report progress meanwhile; raises DataError for a file that cannot be read."""
-        found: list[tuple[Any, ...]] = self._run(lambda: self._database.execute(sql).fetchall())
-        return found
+        rows: list[tuple[Any, ...]] = self._run(lambda: self._database.execute(sql).fetchall())
+        return rows
 
     def arrays(self, sql: str) -> dict[str, NDArray[Any]]:
         """Run a query whose answer has no nulls, and return its columns by name."""
-        found: dict[str, NDArray[Any]] = self._run(lambda: self._database.execute(sql).fetchnumpy())
-        return found
+        columns: dict[str, NDArray[Any]] = self._run(lambda: self._database.execute(sql).fetchnumpy())
+        return columns
 
     def _run(self, query: Callable[[], Any]) -> Any:
         future = self._thread.submit(query)
         try:
             while not wait([future], _POLL_S).done:
                 self.report(self._database.query_progress() / 100)
-            found = future.result()
+            result = future.result()
         except duckdb.Error as error:
             raise self._failure(error) from error
         finally:
@@ -130,7 +130,7 @@ class Queries:
                 self._database.interrupt()
         self.done += 1
         self.report()
-        return found
+        return result
 
     def report(self, part: float = 0.0) -> None:
         """Report progress; `part` is what is done of the query that runs."""
@@ -150,22 +150,22 @@ class Queries:
         ]
         self._database.execute("SET VARIABLE paths = ?", [paths])
         files: dict[str, Any] = {"file": range(len(paths)), "first": list(accumulate(source.rows, initial=0))[:-1]}
-        held = []
+        in_files = []
         for number, field in enumerate(source.schema):
             values = [constants.get(field.name) for constants in source.constants]
             places = []
             if None in values:
-                held.append(f"c{number}")
+                in_files.append(f"c{number}")
                 places.append(f"held.c{number}")
             if values != [None] * len(values):
                 files[f"c{number}"] = pa.array([value and value.as_py() for value in values], field.type)
                 places.append(f"files.c{number}")
             self._columns[field.name] = f"coalesce({', '.join(places)})"
         self._database.register("files", pa.table(files))
-        is_mixed = len(held) + len(files) - 2 > len(source.schema)
+        is_mixed = len(in_files) + len(files) - 2 > len(source.schema)
         return (
             f"read_parquet(getvariable('paths'), hive_partitioning = false, union_by_name = {is_mixed}) "
-            f"AS held({', '.join(held)}) JOIN files ON file = file_index"
+            f"AS held({', '.join(in_files)}) JOIN files ON file = file_index"
         )
 
     def _failure(self, error: duckdb.Error) -> DataError:
@@ -218,17 +218,17 @@ class _StoreFile:
         self._file, self._place = file, threading.local()
         self._block = lru_cache(_BLOCKS)(lambda number: file.read_at(_BLOCK_BYTES, number * _BLOCK_BYTES))
 
-    def seek(self, place: int, whence: int = os.SEEK_SET) -> None:
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> None:
         assert whence == os.SEEK_SET
-        self._place.at = place
+        self._place.at = position
 
     def read(self, nbytes: int) -> bytes:
-        place = getattr(self._place, "at", 0)
-        block, start = divmod(place, _BLOCK_BYTES)
-        blocks = range(block, (place + nbytes - 1) // _BLOCK_BYTES + 1)
-        found = b"".join(map(self._block, blocks))[start : start + nbytes]
-        self._place.at = place + len(found)
-        return found
+        position = getattr(self._place, "at", 0)
+        block, start = divmod(position, _BLOCK_BYTES)
+        blocks = range(block, (position + nbytes - 1) // _BLOCK_BYTES + 1)
+        content = b"".join(map(self._block, blocks))[start : start + nbytes]
+        self._place.at = position + len(content)
+        return content
 
     def close(self) -> None:
         self._file.close()

@@ -88,16 +88,16 @@ def _amounts(profile: DatasetProfile, labels: dict[str, Guess], queries: Queries
 
 def name_of_buckets(name: str, columns: Collection[str]) -> str:
     """Return a name, which no column has, for the buckets of a column."""
-    made = f"{name}_bucket"
-    while made in columns:
-        made += "s"
-    return made
+    new_name = f"{name}_bucket"
+    while new_name in columns:
+        new_name += "s"
+    return new_name
 
 
 def _known(name: str, dataset: ParquetDataset) -> Guess:
     if name in dataset.label_names:
         return Guess("label", "")
-    if name in {each.name for each in dataset.dense_features}:
+    if name in {feature.name for feature in dataset.dense_features}:
         return Guess("dense", "")
     for feature in dataset.sparse:
         if name == (feature.column or feature.name):
@@ -111,10 +111,10 @@ def _known(name: str, dataset: ParquetDataset) -> Guess:
 
 def _labels(profile: DatasetProfile) -> dict[str, Guess]:
     """Return the column that is the label by its name, place and values; empty if none is clearly the one."""
-    found = chosen_of(candidates_of(profile), profile)
-    if found is None:
+    label = chosen_of(candidates_of(profile), profile)
+    if label is None:
         return {}
-    return {found.name: Guess("label", found.reason, positive=found.positive, at_least=found.at_least)}
+    return {label.name: Guess("label", label.reason, positive=label.positive, at_least=label.at_least)}
 
 
 def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:
@@ -203,13 +203,13 @@ def _doubt(column: ColumnProfile, source: SourceFiles) -> str:
     """Return what a column of text may be instead of ids: numbers, but for some words."""
     if not column.hints.are_numbers:
         return ""
-    words = " and ".join(map(repr, column.hints.words))
+    markers = " and ".join(map(repr, column.hints.words))
     remedy = (
         "if they stand for none, add them to csv.nulls"
-        if words and source.format == "csv"
+        if markers and source.format == "csv"
         else f"write numbers, as pandas.to_numeric(table[{column.name!r}], errors='coerce') returns"
     )
-    return f"numbers as text{words and f', but for {words}'}: {remedy}"
+    return f"numbers as text{markers and f', but for {markers}'}: {remedy}"
 
 
 def _number(column: ColumnProfile, amount: Amount | None) -> Guess:
@@ -268,15 +268,15 @@ def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
 def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:
     """Return new guesses for lists whose name has the name of a column with ids of the same kind in it."""
     sparse = [profile.columns[name] for name, guess in guesses.items() if guess.role == "sparse"]
-    found = {}
+    guesses_of_lists = {}
     for column in sparse:
         for other in sparse:
             stem, guess = re.sub(r"[\W_]*id$", "", other.name.lower()), guesses[column.name]
             are_alike = column.type == f"list<{other.type}>" or (guess.separator and _fit(column, other))
             if len(stem) > 1 and stem in column.name.lower() and are_alike:
                 doubt = f"if these are ids of {other.name}, set table: {other.name}"
-                found[column.name] = replace(guess, doubt="; ".join(filter(None, (guess.doubt, doubt))))
-    return found
+                guesses_of_lists[column.name] = replace(guess, doubt="; ".join(filter(None, (guess.doubt, doubt))))
+    return guesses_of_lists
 
 
 def _fit(texts: ColumnProfile, other: ColumnProfile) -> bool:

@@ -72,7 +72,7 @@ def _is_one_of(queries: Queries, split: ColumnSplit, name: SplitName) -> str:
         times = microseconds(pa.array(map(str, split.values(name)), pa.string())).to_pylist()
         zoned = "::TIMESTAMPTZ" if getattr(plain_type(kind), "tz", None) else ""  # of nanoseconds DuckDB knows no epoch
         return f"epoch_us({column}{zoned}) IN ({', '.join(map(str, times))})"
-    texts = ", ".join("'" + str(each).replace("'", "''") + "'" for each in split.values(name))
+    texts = ", ".join("'" + str(value).replace("'", "''") + "'" for value in split.values(name))
     return f"{column}::VARCHAR IN ({texts})"
 
 
@@ -90,8 +90,8 @@ def _by_column(queries: Queries) -> ColumnSplit | None:
             continue
         begins = " OR ".join(f"starts_with(lower(v), '{word}')" for word in ("train", *EVALUATING))
         values = f"SELECT DISTINCT {queries.column(name)}::VARCHAR AS v FROM {queries.tables}"
-        found = queries.run(f"{values} WHERE {begins} ORDER BY v LIMIT 1000")
-        train, evaluation, test = _parts([value for (value,) in found])
+        values_there = queries.run(f"{values} WHERE {begins} ORDER BY v LIMIT 1000")
+        train, evaluation, test = _parts([value for (value,) in values_there])
         if train and evaluation:
             return ColumnSplit(kind="column", column=name, train=train, eval=evaluation, test=test)
     return None

@@ -67,10 +67,10 @@ def _labels(names: list[str], guesses: dict[str, Guess], profile: DatasetProfile
     candidates = comparable(candidates_of(profile))
     if not candidates:
         return ["labels: ???  # no column has two values; {name: NAME, positive: VALUE} makes a label of another"]
-    asked = " ".join(f"{each.name}?" for each in candidates)
+    choices = " ".join(f"{candidate.name}?" for candidate in candidates)
     return [
-        f"labels: ???  # {_on_one_line(asked)} Write one of these lines in its place:",
-        *(f"{CANDIDATE}{_flow([each.entry])}" for each in candidates),
+        f"labels: ???  # {_on_one_line(choices)} Write one of these lines in its place:",
+        *(f"{CANDIDATE}{_flow([candidate.entry])}" for candidate in candidates),
     ]
 
 
@@ -136,15 +136,15 @@ def _on_one_line(text: str) -> str:
 
 def _parts(name: str, time: TimeHint, guesses: dict[str, Guess]) -> list[tuple[str, str]]:
     """Return the features that are made of a column of times, in YAML, each with a comment."""
-    found = []
+    features = []
     for part in time.parts:
-        made = f"{name}_{part}"
-        while made in guesses:
-            made += "s"
-        item = _flow({"name": made, "column": name, "transform": part} | _format(time))
+        new_name = f"{name}_{part}"
+        while new_name in guesses:
+            new_name += "s"
+        item = _flow({"name": new_name, "column": name, "transform": part} | _format(time))
         doubt = guesses[name].doubt
-        found.append((item, f"in UTC{'; ' if doubt else ''}{doubt}{_doubt(time)}"))
-    return found
+        features.append((item, f"in UTC{'; ' if doubt else ''}{doubt}{_doubt(time)}"))
+    return features
 
 
 def _format(time: TimeHint) -> dict[str, str]:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.prepare.options import PrepareOptions
 from persia_cli.data.read.arrow_types import is_list
-from persia_cli.data.read.ids import seed_of
+from persia_cli.data.read.ids import RARE_ID, seed_of
 from persia_cli.data.read.random_bits import salt, stream, uniform
-from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import DataError
 from persia_cli.kernels.table.sketch import count_ids, replace_rare_ids
 
@@ -102,7 +101,9 @@ class Prescan:
                 self._cut = self._find_cut(1.0 - self._options.split.fraction)
         if self._time is not None:
             return np.asarray(self._times_of(table) >= self._cut)
-        before = sum(count for _, count in takewhile(lambda each: each[0] != part, self._rows.items()))
+        before = sum(
+            count for _, count in takewhile(lambda part_and_rows: part_and_rows[0] != part, self._rows.items())
+        )
         return np.asarray(rows + np.uint64(before) >= self._cut)
 
     def _find_cut(self, fraction: float) -> float:

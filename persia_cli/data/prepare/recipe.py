@@ -170,7 +170,7 @@ def declared(*columns: Mapping[str, Any]) -> tuple[RawColumns, ...]:
 
     `TextBlock.made` makes them, and as `raw` of the data set they tell an exported model how to.
     """
-    return tuple(RawColumns.model_validate(each) for each in columns)
+    return tuple(RawColumns.model_validate(column) for column in columns)
 
 
 def kinds_of(raw: Sequence[RawColumns]) -> dict[str, Kind]:
@@ -180,16 +180,16 @@ def kinds_of(raw: Sequence[RawColumns]) -> dict[str, Kind]:
     """
     kinds: dict[str, Kind] = {}
     by: dict[str, RawColumns] = {}
-    for each in raw:
-        for field in map(each.field_of, each.columns):
+    for declaration in raw:
+        for field in map(declaration.field_of, declaration.columns):
             kinds.setdefault(field, NUMBER)
-            if each.read == "absence":
+            if declaration.read == "absence":
                 continue
-            kind = _kind_of(each, field)
-            other = by.setdefault(field, each)
+            kind = _kind_of(declaration, field)
+            other = by.setdefault(field, declaration)
             if _kind_of(other, field) != kind:
                 raise DataError(
-                    f"{field} is declared as {_words_of(other)} and as {_words_of(each)}; declare it as one"
+                    f"{field} is declared as {_words_of(other)} and as {_words_of(declaration)}; declare it as one"
                 )
             kinds[field] = kind
     return kinds

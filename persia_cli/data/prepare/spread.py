@@ -27,12 +27,12 @@ def spread(tables: Iterable[Any], key: str, folder: Path, number: int) -> None:
         for table in tables:
             if not buckets:
                 options = pa.ipc.IpcWriteOptions(compression="lz4")
-                files = [str(_file(folder, each)) for each in range(number)]
+                files = [str(_file(folder, bucket)) for bucket in range(number)]
                 writers = [pa.ipc.new_stream(file, table.schema, options=options) for file in files]
                 buckets = [_Bucket(stack.enter_context(writer)) for writer in writers]
-            place = (mix64(table.column(key).to_numpy().astype(np.uint64)) % np.uint64(number)).astype(np.int64)
-            rows = table.take(np.argsort(place, kind="stable"))
-            ends = np.cumsum(np.bincount(place, minlength=number)).tolist()
+            bucket_number = (mix64(table.column(key).to_numpy().astype(np.uint64)) % np.uint64(number)).astype(np.int64)
+            rows = table.take(np.argsort(bucket_number, kind="stable"))
+            ends = np.cumsum(np.bincount(bucket_number, minlength=number)).tolist()
             for bucket, start, end in zip(buckets, [0, *ends[:-1]], ends, strict=True):
                 bucket.add(rows.slice(start, end - start))
         for bucket in buckets:

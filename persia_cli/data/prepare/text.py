@@ -78,22 +78,24 @@ class TextBlock:
     def made(self, raw: Sequence[RawColumns]) -> dict[str, Any]:
         """Return columns by their declaration; an empty field that has no number in its place is a bad row or null."""
         columns: dict[str, Any] = {}
-        for each in raw:
-            for column in each.columns:
-                field = each.field_of(column)
-                self._require_stripped(each, field)
-                if each.read == "integer":
-                    values: Any = self.integers(field, None if each.missing is None else int(each.missing))
-                elif each.read == "number":
-                    values = self.numbers(field, each.missing)
-                elif each.read == "absence":
+        for declaration in raw:
+            for column in declaration.columns:
+                field = declaration.field_of(column)
+                self._require_stripped(declaration, field)
+                if declaration.read == "integer":
+                    values: Any = self.integers(
+                        field, None if declaration.missing is None else int(declaration.missing)
+                    )
+                elif declaration.read == "number":
+                    values = self.numbers(field, declaration.missing)
+                elif declaration.read == "absence":
                     values = self.values[field].is_null().to_numpy(zero_copy_only=False).astype(np.float32)
-                elif each.read == "texts":
-                    values = self.id_lists(field, each.separator or "", each.table, each.stripped)
+                elif declaration.read == "texts":
+                    values = self.id_lists(field, declaration.separator or "", declaration.table, declaration.stripped)
                 else:
                     values = self.ids(field)
-                    self._require_table(each, column)
-                columns[column] = made_of(each, column, values, self.reject)
+                    self._require_table(declaration, column)
+                columns[column] = made_of(declaration, column, values, self.reject)
         return columns
 
     def _require_table(self, raw: RawColumns, column: str) -> None:
@@ -111,7 +113,9 @@ class TextBlock:
         In requests numbers with blanks are refused.
         """
         if raw.read in ("text", "texts", "hexadecimal") and raw.stripped != self.format.stripped:
-            read, declared = ("with" if each else "without" for each in (self.format.stripped, raw.stripped))
+            read, declared = (
+                "with" if is_stripped else "without" for is_stripped in (self.format.stripped, raw.stripped)
+            )
             raise DataError(
                 f"{field} is read {read} `stripped` where the file is read, and declared {declared} it; let both agree"
             )

@@ -68,13 +68,16 @@ class BadRows:
         """Count rows of a file that is read from byte `start` on, as `Reject` does."""
         shown = lines[:SHOWN].tolist()
         causes = reasons[:SHOWN] if len(reasons) > 1 else [*reasons] * len(shown)
-        self.add((BadRow(str(file), start, *each) for each in zip(shown, causes, strict=True)), len(lines))
+        self.add(
+            (BadRow(str(file), start, *line_and_reason) for line_and_reason in zip(shown, causes, strict=True)),
+            len(lines),
+        )
 
     def first(self) -> tuple[BadRow, ...]:
         """Return the first bad rows with their lines in the whole file."""
         with self._lock:
-            found = list(self.found)
-        return tuple(row.resolved() for row in found)
+            rows = list(self.found)
+        return tuple(row.resolved() for row in rows)
 
     def raise_if_too_many(self) -> None:
         """Raise DataError with line numbers if more rows are bad than allowed."""

@@ -43,13 +43,13 @@ def leaving_out(
     bad, or all.
     """
     bad, text, whole = np.empty(0, np.int64), "", piece.table
-    own = np.arange(whole.num_rows) if piece.rows is None else piece.rows
+    split_rows = np.arange(whole.num_rows) if piece.rows is None else piece.rows
     while True:
         try:
-            return decode(piece), np.flatnonzero(np.isin(own, bad)), text
+            return decode(piece), np.flatnonzero(np.isin(split_rows, bad)), text
         except BadValueError as error:
             bad, text = np.union1d(bad, error.rows), text or str(error)
-            good = np.setdiff1d(own, bad)
+            good = np.setdiff1d(split_rows, bad)
             if bad.size > allowed or not good.size:
                 raise
         rows = np.arange(whole.num_rows)

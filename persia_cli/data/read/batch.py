@@ -128,8 +128,8 @@ def assemble(
     else:
         joined = np.zeros(features * n + 1, np.uint32)
         first = 0
-        for f, (part, own) in enumerate(zip(ids, offsets, strict=True)):
-            ends = np.arange(1, n + 1) if own is None else own[1:]
+        for f, (part, feature_offsets) in enumerate(zip(ids, offsets, strict=True)):
+            ends = np.arange(1, n + 1) if feature_offsets is None else feature_offsets[1:]
             joined[f * n + 1 : (f + 1) * n + 1] = ends + first
             first += part.size
     if isinstance(ids, np.ndarray):

@@ -64,13 +64,18 @@ class DecodedBlock:
             portion = slice(first, first + _TAKEN_AT_ONCE)
             columns[:, portion] = self.single.take(rows[portion], axis=0).T
         single = iter(columns)
-        taken = [Ids(next(single), None) if each is None else take_ids(each, rows) for each in self.lists]
+        taken = [
+            Ids(next(single), None) if feature_ids is None else take_ids(feature_ids, rows)
+            for feature_ids in self.lists
+        ]
         batch = assemble(
             self.dense.take(rows, axis=0),
             self.labels.take(rows, axis=0),
             None if self.weights is None else self.weights[rows],
-            [each.values for each in taken] if any(each is not None for each in self.lists) else columns,
-            [each.offsets for each in taken],
+            [feature_ids.values for feature_ids in taken]
+            if any(feature_ids is not None for feature_ids in self.lists)
+            else columns,
+            [feature_ids.offsets for feature_ids in taken],
             None if self.query_ids is None else self.query_ids[rows],
         )
         bad = self.bad[rows][self.bad[rows] != NOT_BAD]
@@ -85,11 +90,11 @@ class Room:
 
     def array(self, name: str, shape: tuple[int, int], dtype: type) -> NDArray[Any]:
         """Return an array of any content, which a block that was decoded before has no more."""
-        held = self._arrays.get(name)
-        if held is None or len(held) < shape[0]:
+        array = self._arrays.get(name)
+        if array is None or len(array) < shape[0]:
             self._arrays.pop(name, None)  # before there is another one
-            held = self._arrays[name] = np.empty((shape[0] + shape[0] // _SPARE, *shape[1:]), dtype)
-        return held[: shape[0]]
+            array = self._arrays[name] = np.empty((shape[0] + shape[0] // _SPARE, *shape[1:]), dtype)
+        return array[: shape[0]]
 
 
 def block_columns(dataset: ParquetDataset, query_column: str | None) -> list[str]:
@@ -120,7 +125,7 @@ def decode_block(
     allowed = bad_rows_allowed(dataset)
     weights = np.ones(size, np.float32) if allowed or dataset.weight is not None else None
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    is_list = [each.column_name in lists or each.makes_lists or each.drops_nulls for each in dataset.sparse]
+    is_list = [feature.column_name in lists or feature.makes_lists or feature.drops_nulls for feature in dataset.sparse]
     ids = _IdsOfBlock(is_list, room.array("single", (size, len(is_list) - sum(is_list)), np.uint64))
     bad, why = np.full(size, NOT_BAD), ""
     done = 0
@@ -133,13 +138,13 @@ def decode_block(
             None if query_ids is None else query_ids[target],
         )
         decode = partial(_decode_piece, dataset, lists, links, query_column, into)
-        (found, counted), left_out, text = leaving_out(piece, allowed, decode)
-        ids.add(done, found)
+        (feature_ids, counted), left_out, text = leaving_out(piece, allowed, decode)
+        ids.add(done, feature_ids)
         counts += counted
         if weights is not None and left_out.size:
             weights[done + left_out] = 0.0
-            own = left_out if piece.rows is None else piece.rows[left_out]
-            bad[done + left_out], why = piece.group.first_row + piece.start + own, why or text
+            table_rows = left_out if piece.rows is None else piece.rows[left_out]
+            bad[done + left_out], why = piece.group.first_row + piece.start + table_rows, why or text
         done += piece.size
     order = np.empty_like(places)
     order[places] = np.arange(size)
@@ -183,9 +188,14 @@ def _decode_piece(
         into.query_ids[:] = decode_query_ids(table.column(query_column), query_column, piece, rows)
     ids = [
         decode_ids(
-            table.column(each.column_name), each, each.column_name in lists or each.makes_lists, piece, rows, counts
+            table.column(feature.column_name),
+            feature,
+            feature.column_name in lists or feature.makes_lists,
+            piece,
+            rows,
+            counts,
         )
-        for each in dataset.sparse
+        for feature in dataset.sparse
     ]
     return ids, counts
 
@@ -194,15 +204,15 @@ class _IdsOfBlock:
     """Ids of a block while it is read."""
 
     def __init__(self, is_list: Sequence[bool], single: NDArray[np.uint64]) -> None:
-        self._parts: list[list[Ids] | None] = [[] if each else None for each in is_list]
+        self._parts: list[list[Ids] | None] = [[] if has_lists else None for has_lists in is_list]
         self.single = single
 
     def add(self, done: int, ids: list[Ids]) -> None:
         """Add the ids of each feature, for the rows from `done` on."""
-        single = [each.values for each, parts in zip(ids, self._parts, strict=True) if parts is None]
-        for each, parts in zip(ids, self._parts, strict=True):
+        single = [feature_ids.values for feature_ids, parts in zip(ids, self._parts, strict=True) if parts is None]
+        for feature_ids, parts in zip(ids, self._parts, strict=True):
             if parts is not None:
-                parts.append(each)
+                parts.append(feature_ids)
         for first in range(0, single[0].size if single else 0, _ROWS_AT_ONCE):
             for slot, values in enumerate(single):
                 portion = values[first : first + _ROWS_AT_ONCE]

@@ -12,10 +12,9 @@ from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
-from persia_cli.data.read.column_kinds import wrong_ids, wrong_numbers
 from persia_cli.data.read.csv_files import WITH_ZERO
-from persia_cli.data.read.time_texts import classes_of
-from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, from_format, microseconds
+from persia_cli.data.read.settled import wrong_ids, wrong_numbers
+from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, classes_of, from_format, microseconds
 from persia_cli.data.read.values import INTEGER
 
 QUERY = "query"
@@ -35,7 +34,7 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     yield from (Use(name, "dataset.labels", "label") for name in label_columns(dataset))
     if dataset.weight is not None:
         yield Use(dataset.weight, "dataset.weight", "weight")
-    yield from (Use(each.name, "dataset.dense", "dense") for each in dataset.dense_features)
+    yield from (Use(feature.name, "dataset.dense", "dense") for feature in dataset.dense_features)
     yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in dataset.sparse)
     if dataset.group_by is not None:
         yield Use(dataset.group_by, "dataset.group_by", QUERY)
@@ -55,7 +54,7 @@ def column_problems(
     `look` returns a sentence on the texts of a column where numbers are due, or None.
     """
     problems = []
-    counts, dense = Counter(schema.names), {each.name: each for each in dataset.dense_features}
+    counts, dense = Counter(schema.names), {feature.name: feature for feature in dataset.dense_features}
     for use in uses(dataset):
         count = counts[use.column]
         if count != 1:
@@ -94,19 +93,19 @@ def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
     """
     hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
     timed = _read_as_times(dataset)
-    found, counts = {}, Counter(schema.names)
+    contents, counts = {}, Counter(schema.names)
     for name in dict.fromkeys(use.column for use in uses(dataset) if counts[use.column] == 1):
         kind = plain_type(schema.field(name).type)
         values = class_of(kind.value_type if is_list(kind) else kind)
         if values == "null":
             continue
-        held = "numbers" if values in NUMBERS else WORDS.get(values, str(kind))
+        content = "numbers" if values in NUMBERS else WORDS.get(values, str(kind))
         if name in hashed and not (is_list(kind) and values == "list"):
-            held = "what can be hashed"
+            content = "what can be hashed"
         elif values in timed.get(name, ()):
-            held = "times"
-        found[name] = f"lists of {held}" if is_list(kind) else held
-    return found
+            content = "times"
+        contents[name] = f"lists of {content}" if is_list(kind) else content
+    return contents
 
 
 def _read_as_times(dataset: ParquetDataset) -> dict[str, frozenset[Class]]:
@@ -114,8 +113,8 @@ def _read_as_times(dataset: ParquetDataset) -> dict[str, frozenset[Class]]:
 
     A column with a format that others read as numbers or texts keeps its contents, which these need.
     """
-    readers = [(each.column_name, each.ids == "time", each.format) for each in dataset.sparse]
-    readers += [(each.name, each.values == "time", each.format) for each in dataset.dense_features]
+    readers = [(feature.column_name, feature.ids == "time", feature.format) for feature in dataset.sparse]
+    readers += [(feature.name, feature.values == "time", feature.format) for feature in dataset.dense_features]
     others = {name for name, is_time, _ in readers if not is_time}
     return {
         name: READ_AS_TIMES | classes_of(form)
@@ -158,8 +157,8 @@ def _wrong_type(
     dataset: ParquetDataset, dense: Mapping[str, DenseFeature], use: Use, kind: Any, is_text: bool
 ) -> str | None:
     plain = plain_type(kind)
-    held = class_of(plain)
-    if held == "integer" and _is_hashed(dataset, use.column) and (number := _number_of(dataset, use)):
+    values = class_of(plain)
+    if values == "integer" and _is_hashed(dataset, use.column) and (number := _number_of(dataset, use)):
         return (
             f"column {use.column} holds ids of text (dataset.raw), but {number}; take it out of {use.key}, or name a "
             "column of numbers"
@@ -173,37 +172,37 @@ def _wrong_type(
     if use.role == "split":
         return _wrong_split(dataset, use, plain, is_text)
     if use.role == QUERY:
-        return _no_id(use.column, kind, held, is_text, "query ids are integers, strings or times")
+        return _no_id(use.column, kind, values, is_text, "query ids are integers, strings or times")
     if use.role == "dense":
-        if (wrong := wrong_numbers(dense[use.column], held)) is not None:
+        if (wrong := wrong_numbers(dense[use.column], values)) is not None:
             return wrong
         if dense[use.column].values == "time":
             return None
-        if held == "text":
+        if values == "text":
             return (
                 f"column {use.column} holds strings, but a dense feature is a number; list it under dataset.sparse, "
                 "where strings are hashed, write numbers in its place, or declare times: "
                 f"{{name: {use.column}, values: time}}"
             )
-    if held in NUMBERS or held == "null":
+    if values in NUMBERS or values == "null":
         return None
     wanted = {"weight": "a weight is a number that is not negative"}
     rule = wanted.get(use.role, "a dense feature is a number")
-    return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
+    return f"column {use.column} holds {WORDS.get(values, kind)}, but {rule}, one per row; write numbers in its place"
 
 
 def _wrong_vectors(dataset: ParquetDataset, use: Use, width: int | None, plain: Any) -> str | None:
     if not is_list(plain):
         if pa.types.is_null(plain):
             return None
-        held = WORDS.get(class_of(plain), str(plain))
+        values = WORDS.get(class_of(plain), str(plain))
         if isinstance(dataset.split, PredictSplit | EvalSplit):
             return (
-                f"column {use.column} holds {held}, and the model was trained with lists of {width} numbers; write "
+                f"column {use.column} holds {values}, and the model was trained with lists of {width} numbers; write "
                 "these in their place"
             )
         return (
-            f"column {use.column} holds {held}, and {use.key} gives it width: {width}, which is of lists of numbers; "
+            f"column {use.column} holds {values}, and {use.key} gives it width: {width}, which is of lists of numbers; "
             "leave out width"
         )
     if class_of(plain.value_type) in NUMBERS | {"null"}:
@@ -216,39 +215,41 @@ def _wrong_vectors(dataset: ParquetDataset, use: Use, width: int | None, plain: 
 
 def _is_hashed(dataset: ParquetDataset, column: str) -> bool:
     """Return whether a column was made of text, so that its integers are ids that have no order."""
-    made = next((each for each in dataset.raw if column in each.columns), None)
-    return made is not None and (made.read == "hexadecimal" or made.table_of(column) is not None)
+    declaration_of_column = next((declaration for declaration in dataset.raw if column in declaration.columns), None)
+    return declaration_of_column is not None and (
+        declaration_of_column.read == "hexadecimal" or declaration_of_column.table_of(column) is not None
+    )
 
 
 def _number_of(dataset: ParquetDataset, use: Use) -> str | None:
     """Return a clause on what must be a number where a column is used; None where an id will do."""
     if use.role == "label":
-        label = next(each for each in dataset.labels if use.column in (each, getattr(each, "name", None)))
+        label = next(label for label in dataset.labels if use.column in (label, getattr(label, "name", None)))
         return None if not isinstance(label, str) and label.positives else "a label is a number"
     if use.role == "sparse":
-        cut = any(each.buckets is not None and each.column_name == use.column for each in dataset.sparse)
+        cut = any(feature.buckets is not None and feature.column_name == use.column for feature in dataset.sparse)
         return "buckets are made of numbers" if cut else None
     return {"dense": "a dense feature is a number", "weight": "the weight of a sample is a number"}.get(use.role)
 
 
 def _wrong_label(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
-    held = class_of(kind)
-    label = next(each for each in dataset.labels if use.column in (each, getattr(each, "name", None)))
+    values = class_of(kind)
+    label = next(label for label in dataset.labels if use.column in (label, getattr(label, "name", None)))
     rule = None if isinstance(label, str) else label
     if rule is not None and rule.positives:
         texts = {isinstance(value, str) for value in rule.positives}
-        if held == "text" and texts != {True}:
+        if values == "text" and texts != {True}:
             return f"column {use.column} holds strings; write the positive value of this label in quotes"
-        if held in NUMBERS and texts != {False}:
-            return f"column {use.column} holds {WORDS[held]}; the positive value of this label must be a number"
-    if held in NUMBERS or held == "null" or (held == "text" and rule is not None and rule.positives):
+        if values in NUMBERS and texts != {False}:
+            return f"column {use.column} holds {WORDS[values]}; the positive value of this label must be a number"
+    if values in NUMBERS or values == "null" or (values == "text" and rule is not None and rule.positives):
         return None
-    if held == "text":
+    if values == "text":
         return (
             f"column {use.column} holds strings, but a label is a number from 0 to 1; declare which one is positive: "
             f"dataset.labels=[{{name: {use.column}, positive: VALUE}}]"
         )
-    return f"column {use.column} holds {WORDS.get(held, kind)}, but a label is a number from 0 to 1, one per row"
+    return f"column {use.column} holds {WORDS.get(values, kind)}, but a label is a number from 0 to 1, one per row"
 
 
 _IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "decimal", "date", "timestamp", "null"})
@@ -257,7 +258,7 @@ _IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "deci
 
 def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
     plain = plain_type(kind)
-    held = class_of(plain.value_type if is_list(plain) else plain)
+    values = class_of(plain.value_type if is_list(plain) else plain)
     if pa.types.is_struct(plain):
         inner = plain.field(0).name if plain.num_fields else "FIELD"
         return (
@@ -265,33 +266,33 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> s
             f'DuckDB does by SELECT *, "{use.column}".{inner} AS {use.column}_{inner}'
         )
     cut = any(
-        (each.buckets is not None or each.format is not None) and each.column_name == use.column
-        for each in dataset.sparse
+        (feature.buckets is not None or feature.format is not None) and feature.column_name == use.column
+        for feature in dataset.sparse
     )
     rule = "a sparse feature is an id or a list of ids, integers or strings"
-    if (wrong := _no_id(use.column, kind, held, is_text and not cut, rule)) is not None:
+    if (wrong := _no_id(use.column, kind, values, is_text and not cut, rule)) is not None:
         return wrong
     for feature in dataset.sparse:
         if feature.column_name != use.column:
             continue
         allowed = READ_AS_TIMES | classes_of(feature.format) if feature.ids == "time" else NUMBERS | TIMES | {"null"}
-        if feature.buckets is not None and (held not in allowed or is_list(plain)):
+        if feature.buckets is not None and (values not in allowed or is_list(plain)):
             return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
-        if (wrong := _wrong_settings(feature, held, is_list(plain))) is not None:
-            return f"column {use.column} holds {WORDS.get(held, plain)}, {wrong}"
-        if (wrong := wrong_ids(feature, held, is_text)) is not None:
+        if (wrong := _wrong_settings(feature, values, is_list(plain))) is not None:
+            return f"column {use.column} holds {WORDS.get(values, plain)}, {wrong}"
+        if (wrong := wrong_ids(feature, values, is_text)) is not None:
             return wrong
     return None
 
 
-def _no_id(column: str, kind: Any, held: Class, is_text: bool, rule: str) -> str | None:
+def _no_id(column: str, kind: Any, values: Class, is_text: bool, rule: str) -> str | None:
     """Return a sentence if ids cannot be made of values of a class.
 
     An integer of a text file is what is written as one: as numbers, 100000, 1E5 and 10E4 would be one id.
     """
-    if held not in _IDS:
+    if values not in _IDS:
         return f"column {column} is {kind}, but {rule}"
-    if held == "float" and is_text:
+    if values == "float" and is_text:
         return (
             f"column {column} has numbers that are not written as integers, such as 1.5, 1E5, or both 1.0 and 1, and "
             f"{rule}: write integers, or texts (in CSV: dataset.csv.text=[{column}])"
@@ -299,14 +300,14 @@ def _no_id(column: str, kind: Any, held: Class, is_text: bool, rule: str) -> str
     return None
 
 
-def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str | None:
+def _wrong_settings(feature: SparseFeature, values: Class, has_lists: bool) -> str | None:
     """Return a clause on a separator or padding that the values of a column cannot have."""
-    if feature.separator is not None and not has_lists and held not in ("text", "integer", "null"):
+    if feature.separator is not None and not has_lists and values not in ("text", "integer", "null"):
         return f"and separator is of texts; leave it out of {feature.name}"
-    if feature.ids == "time" or held in TIMES:
+    if feature.ids == "time" or values in TIMES:
         wrong = None if feature.padding is None else _wrong_time(feature.padding, feature.format)
         return wrong and f"and padding of {feature.name}: {wrong}"
-    may_be_text = feature.ids == "text" or held == "text" or (feature.separator is not None and not has_lists)
+    may_be_text = feature.ids == "text" or values == "text" or (feature.separator is not None and not has_lists)
     if isinstance(feature.padding, str) and not may_be_text and not INTEGER.match(feature.padding):
         return f"and padding: {feature.padding!r} of {feature.name} is no number; write the value that fills lists up"
     return None
@@ -322,26 +323,26 @@ def _wrong_time(value: str | int, form: str | None = None) -> str | None:
 
 
 def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
-    split, held = dataset.split, class_of(kind)
+    split, values = dataset.split, class_of(kind)
     if (isinstance(split, TimeSplit) and use.column == split.column) or (
         isinstance(split, LastSplit) and use.column == split.order
     ):
-        if held in {"date", "timestamp", "integer", "text"} | classes_of(split.format):
+        if values in {"date", "timestamp", "integer", "text"} | classes_of(split.format):
             return None
         return f"column {use.column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
     if not isinstance(split, ColumnSplit):
-        return _no_id(use.column, kind, held, is_text, "a split takes groups of integers, texts or dates")
-    if held not in ("text", "integer", "boolean", "date", "timestamp"):
+        return _no_id(use.column, kind, values, is_text, "a split takes groups of integers, texts or dates")
+    if values not in ("text", "integer", "boolean", "date", "timestamp"):
         return f"column {use.column} is {kind}, but a split column holds strings, integers or times"
     for key in PART_NAMES:
         for value in split.values(key):
-            if held in ("text", *TIMES) and not isinstance(value, str):
-                return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'
-            if held in TIMES and (wrong := _wrong_time(value)) is not None:
-                return f"column {use.column} holds {WORDS[held]}, and dataset.split.{key}: {wrong}"
-            if held in ("integer", "boolean") and not isinstance(value, int):
-                wanted = "be one" if held == "integer" else "be 1 or 0"
-                return f'column {use.column} holds {WORDS[held]}; dataset.split.{key} must {wanted}, not "{value}"'
+            if values in ("text", *TIMES) and not isinstance(value, str):
+                return f'column {use.column} holds {WORDS[values]}; write dataset.split.{key} in quotes: "{value}"'
+            if values in TIMES and (wrong := _wrong_time(value)) is not None:
+                return f"column {use.column} holds {WORDS[values]}, and dataset.split.{key}: {wrong}"
+            if values in ("integer", "boolean") and not isinstance(value, int):
+                wanted = "be one" if values == "integer" else "be 1 or 0"
+                return f'column {use.column} holds {WORDS[values]}; dataset.split.{key} must {wanted}, not "{value}"'
     return None
 
 

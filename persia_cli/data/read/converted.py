@@ -98,8 +98,8 @@ def as_parquet(
 
 def unread_rows(metadata: Any) -> BadRows:
     """Return the rows that conversion left out, from a Parquet file's metadata."""
-    held = (metadata.metadata or {}).get(_UNREAD)
-    return BadRows(0) if held is None else BadRows(0, *_UNREAD_ROWS.decode(held))
+    encoded = (metadata.metadata or {}).get(_UNREAD)
+    return BadRows(0) if encoded is None else BadRows(0, *_UNREAD_ROWS.decode(encoded))
 
 
 def line_of(file: TextFile, kind: Format, form: CsvFormat, row: int) -> int | None:
@@ -120,8 +120,8 @@ def _identity(filesystem: Any, path: str, kind: Format, form: CsvFormat) -> str:
     if (
         filesystem.type_name == "local" and info.is_file
     ):  # a replaced file may have the same size and time: cp -p, rsync -t
-        own = Path(path).stat()
-        about += [own.st_ino, own.st_ctime_ns]
+        stat = Path(path).stat()
+        about += [stat.st_ino, stat.st_ctime_ns]
     return f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.parquet"
 
 

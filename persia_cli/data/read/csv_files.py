@@ -93,10 +93,14 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
     kinds = [known[0][1] if known else pa.string() for known in left]
     types = [kind if has_values else pa.null() for kind, has_values in zip(kinds, filled, strict=True)]
     marks = [WITH_ZERO if known and known[0][0] == _WHOLE else None for known in left]
-    schema = pa.schema([pa.field(*each, metadata=mark) for *each, mark in zip(names, types, marks, strict=True)])
+    schema = pa.schema(
+        [pa.field(*name_and_type, metadata=mark) for *name_and_type, mark in zip(names, types, marks, strict=True)]
+    )
     with pa.OSFile(str(scratch)) as source, pa.ipc.open_stream(source) as batches:
         for batch in batches:
-            yield pa.Table.from_arrays([_cast(*each) for each in zip(batch, types, strict=True)], schema=schema)
+            yield pa.Table.from_arrays(
+                [_cast(*column_and_type) for column_and_type in zip(batch, types, strict=True)], schema=schema
+            )
     yield schema.empty_table()
 
 
@@ -106,13 +110,19 @@ def guessed_delimiter(file: TextFile, form: CsvFormat) -> str | None:
     Its own one does not if it leaves the header whole or its quotes open, or if the first rows have different numbers
     of fields where another one divides all of them, and the header more often.
     """
-    own = layout_of(file.path, form)
-    found = {each: _divided(file, replace(own, delimiter=each)) for each in (own.delimiter, *_GUESSED)}
-    fields, is_regular = found[own.delimiter]
+    layout = layout_of(file.path, form)
+    divisions = {
+        delimiter: _divided(file, replace(layout, delimiter=delimiter)) for delimiter in (layout.delimiter, *_GUESSED)
+    }
+    fields, is_regular = divisions[layout.delimiter]
     if fields > 1 and is_regular:
         return None
-    others = {each: known for each, known in found.items() if known[0] > max(fields, 1) and (fields < 2 or known[1])}
-    return max(others, key=lambda each: others[each][::-1], default=None)
+    others = {
+        delimiter: known
+        for delimiter, known in divisions.items()
+        if known[0] > max(fields, 1) and (fields < 2 or known[1])
+    }
+    return max(others, key=lambda delimiter: others[delimiter][::-1], default=None)
 
 
 def _divided(file: TextFile, layout: Layout) -> tuple[int, bool]:
@@ -134,9 +144,9 @@ def header_flaw(file: TextFile, form: CsvFormat) -> str | None:
     names = column_names(file, form)
     numbers = [name for name in names if re.fullmatch(NUMBER, name)]
     if form.header is True and numbers and not _are_names(numbers):
-        made = ",".join(f"c{number}" for number in range(len(names)))
+        numbered = ",".join(f"c{number}" for number in range(len(names)))
         shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        return f"the first line looks like data ({shown}); name the columns: 'dataset.csv.header=[{made}]'"
+        return f"the first line looks like data ({shown}); name the columns: 'dataset.csv.header=[{numbered}]'"
     if twice := next((name for name in names if names.count(name) > 1), None):
         return f"there are several columns {twice or 'without a name'}; give each a different name"
     return None
@@ -207,11 +217,11 @@ def _cast(texts: Any, kind: Any) -> Any:
 
 def _narrowed(kinds: list[tuple[str, Any]], values: Any) -> list[tuple[str, Any]]:
     """Return the kinds that all values fit; what fits as an integer is a number, too."""
-    found: list[tuple[str, Any]] = []
+    fitting: list[tuple[str, Any]] = []
     for pattern, kind in kinds:
-        if (found and pattern == NUMBER) or _fits(values, pattern, kind):
-            found.append((pattern, kind))
-    return found
+        if (fitting and pattern == NUMBER) or _fits(values, pattern, kind):
+            fitting.append((pattern, kind))
+    return fitting
 
 
 def _fits(values: Any, pattern: str, kind: Any) -> bool:
@@ -220,12 +230,12 @@ def _fits(values: Any, pattern: str, kind: Any) -> bool:
     return False
 
 
-def numbers_of(texts: Any, held: Held) -> Any:
+def numbers_of(texts: Any, kind_of_column: Held) -> Any:
     """Return texts as the numbers that a column of such fields holds, of the narrowest type that fits all of them.
 
     If no type of those in `held` fits, they stay texts, without the blanks around them.
     """
-    for pattern, kind in _NUMBERS[: _HELD[held]]:
+    for pattern, kind in _NUMBERS[: _HELD[kind_of_column]]:
         if _fits(texts.drop_null(), pattern, kind):
             return _cast(texts, kind)
     return pc.utf8_trim(texts, _BLANKS)

@@ -13,9 +13,8 @@ from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.data.read.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.read.bad_values import BadValueError
 from persia_cli.data.read.dense_transforms import bucket_ids, numbers_of, transform
-from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.ids import NULL_ID, PADDING_ID, text_id
 from persia_cli.data.read.lists import WrongLengthError, split_texts, vectors
-from persia_cli.data.read.reserved_ids import NULL_ID, PADDING_ID
 from persia_cli.data.read.times import NotATimeError, from_format, part_of
 from persia_cli.data.read.times import remedy as correct_times
 from persia_cli.data.read.values import INTEGER, NotAnIdError, float_values, id_values
@@ -55,10 +54,10 @@ def decode_labels(
     if is_text:
         plain = column.cast(plain_type(column.type)).cast(pa.large_string())
         absent = plain.is_null().to_numpy()
-        found = pc.is_in(plain, pa.array([str(value) for value in label.positives], pa.large_string())).to_numpy()
+        is_positive = pc.is_in(plain, pa.array([str(value) for value in label.positives], pa.large_string())).to_numpy()
     else:
-        absent, found = _by_rule(column, label)
-    values = np.where(absent, np.nan, found).astype(np.float32)
+        absent, is_positive = _by_rule(column, label)
+    values = np.where(absent, np.nan, is_positive).astype(np.float32)
     values = values if rows is None else values[rows]
     if not optional:
         remedy = "every row needs a label; drop or correct these rows"
@@ -314,8 +313,8 @@ def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) 
     try:
         numbers = numbers_of(column, feature)
     except NotATimeError as bad:
-        place = _place(where, bad.index)
-        text = f"{where}: {bad} in {place} of dense column {feature.name}; {correct_times(feature.format)}"
+        position = _place(where, bad.index)
+        text = f"{where}: {bad} in {position} of dense column {feature.name}; {correct_times(feature.format)}"
         raise BadValueError(text, bad.indices) from bad
     with np.errstate(over="ignore", invalid="ignore"):
         values = transform(numbers, feature).astype(np.float32)
@@ -380,11 +379,11 @@ def _place(where: object, row: int) -> str:
 def _no_id(
     bad: NotAnIdError, feature: SparseFeature, where: object, rows: NDArray[np.int64], remedy: str
 ) -> BadValueError:
-    place = _place(where, int(rows[0]))
+    position = _place(where, int(rows[0]))
     remedy = correct_times(feature.format) if feature.ids == "time" and remedy == CORRECT_IDS else remedy
     text = (
-        f"{where}: {bad} in {place} of column {feature.column_name}, so sparse feature {feature.name} has no id there; "
-        f"{remedy}"
+        f"{where}: {bad} in {position} of column {feature.column_name}, so sparse feature {feature.name} has no id "
+        f"there; {remedy}"
     )
     return BadValueError(text, rows)
 
@@ -403,5 +402,5 @@ def _check(
     wrong = np.flatnonzero(~good)
     value = "null or NaN" if np.isnan(values[wrong[0]]) else str(values[wrong[0]])
     bad = wrong if rows is None else rows[wrong]
-    place = _place(where, int(bad[0]))
-    raise BadValueError(f"{where}: values of {what} are unusable, the first is {value} in {place}; {remedy}", bad)
+    position = _place(where, int(bad[0]))
+    raise BadValueError(f"{where}: values of {what} are unusable, the first is {value} in {position}; {remedy}", bad)

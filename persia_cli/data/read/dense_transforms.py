@@ -1,7 +1,7 @@
 """Transforms of dense numbers and buckets, by statistics of the training rows that are kept with the data set."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.bad_values import bad_rows_allowed
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream, statistics_of
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream
 from persia_cli.data.read.splits import Selector
 from persia_cli.data.read.times import NotATimeError, from_format, remedy, time_numbers
 from persia_cli.data.read.values import float_values
@@ -104,8 +104,8 @@ def fit(
     if a column has the same value in all of them.
     """
     dense, buckets = _open_dense(dataset), _open_buckets(dataset)
-    features: dict[str, Fitted] = {f"dense {each.name}": each for each in dense}
-    features |= {f"sparse {each.name}": each for each in buckets}
+    features: dict[str, Fitted] = {f"dense {feature.name}": feature for feature in dense}
+    features |= {f"sparse {bucket.name}": bucket for bucket in buckets}
     if not sum(train_rows):
         first = next(iter(features.values())).name
         raise DataError(
@@ -115,8 +115,8 @@ def fit(
     moments, samples = _read(selector, filesystem, groups, train_rows, features, bad_rows_allowed(dataset))
     return dataset.model_copy(
         update={
-            "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
-            "sparse": tuple(_with_boundaries(each, samples) for each in dataset.sparse),
+            "dense": tuple(_with_edges(_with_moments(feature, moments), samples) for feature in dataset.dense),
+            "sparse": tuple(_with_boundaries(feature, samples) for feature in dataset.sparse),
         }
     )
 
@@ -134,31 +134,35 @@ def rescaled(
     `scales` has the greatest absolute value of columns, infinity where it is not known: then the rows decide that are
     read, those of as many row groups as have READ_ROWS.
     """
-    known = {each.name: scales.get(each.name, math.inf) for each in dataset.dense_features if _is_plain(each)}
-    far: dict[str, Fitted] = {each.name: each for each in dataset.dense_features if known.get(each.name, 0.0) > FAR}
-    found = dataset.dense
+    known = {
+        feature.name: scales.get(feature.name, math.inf) for feature in dataset.dense_features if _is_plain(feature)
+    }
+    far: dict[str, Fitted] = {
+        feature.name: feature for feature in dataset.dense_features if known.get(feature.name, 0.0) > FAR
+    }
+    dense = dataset.dense
     if far and sum(train_rows):
         every = -(-sum(train_rows) // READ_ROWS)
         moments, _ = _read(selector, filesystem, groups[::every], train_rows[::every], far)
         chosen = {name: _chosen(name, moments[name]) for name in far if min(known[name], moments[name].largest) > FAR}
-        found = tuple(chosen.get(_name(each), each) for each in dataset.dense)
-    return dataset.model_copy(update={"dense": found, "rescale": False})
+        dense = tuple(chosen.get(_name(feature), feature) for feature in dataset.dense)
+    return dataset.model_copy(update={"dense": dense, "rescale": False})
 
 
 def without_none(dataset: ParquetDataset) -> ParquetDataset:
     """Return the data set whose columns that are to stay unchanged have no transform."""
     dense = tuple(
-        each.model_copy(update={"transform": None})
-        if isinstance(each, DenseFeature) and each.transform == "none"
-        else each
-        for each in dataset.dense
+        feature.model_copy(update={"transform": None})
+        if isinstance(feature, DenseFeature) and feature.transform == "none"
+        else feature
+        for feature in dataset.dense
     )
     return dataset.model_copy(update={"dense": dense})
 
 
 def far_vectors(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> tuple[str, ...]:
     """Return the dense columns of lists with numbers far from 1 in the first rows; no transform is of lists."""
-    names = [each.name for each in dataset.dense_features if each.width is not None]
+    names = [feature.name for feature in dataset.dense_features if feature.width is not None]
     if not names or not groups:
         return ()
     stream = RowGroupStream(filesystem, groups[0], names, VECTORS)
@@ -167,7 +171,7 @@ def far_vectors(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGr
     finally:
         stream.close()
     scales = {name: np.abs(float_values(pc.list_flatten(table.column(name)))) for name in names}
-    return tuple(name for name, found in scales.items() if found[np.isfinite(found)].max(initial=0.0) > FAR)
+    return tuple(name for name, numbers in scales.items() if numbers[np.isfinite(numbers)].max(initial=0.0) > FAR)
 
 
 def _is_plain(feature: DenseFeature) -> bool:
@@ -241,22 +245,22 @@ class _Moments:
             mean = float(values.mean())
             squares = float(((values - mean) ** 2).sum())
         total = self.count + values.size
-        apart = mean - self._mean
-        self.squares += squares + apart * apart * self.count * values.size / total
-        self._mean += apart * values.size / total
+        difference = mean - self._mean
+        self.squares += squares + difference * difference * self.count * values.size / total
+        self._mean += difference * values.size / total
         self.count = total
 
 
 def _open_dense(dataset: ParquetDataset) -> list[DenseFeature]:
     return [
-        each
-        for each in dataset.dense_features
-        if (each.is_standardised and each.mean is None) or isinstance(each.bins, int)
+        feature
+        for feature in dataset.dense_features
+        if (feature.is_standardised and feature.mean is None) or isinstance(feature.bins, int)
     ]
 
 
 def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
-    return [each for each in dataset.sparse if isinstance(each.buckets, int)]
+    return [feature for feature in dataset.sparse if isinstance(feature.buckets, int)]
 
 
 def _training_values(
@@ -266,10 +270,13 @@ def _training_values(
     features: Mapping[str, Fitted],
     allowed: int,
 ) -> dict[str, Floats]:
-    names = {key: each.name if isinstance(each, DenseFeature) else each.column_name for key, each in features.items()}
+    names = {
+        key: feature.name if isinstance(feature, DenseFeature) else feature.column_name
+        for key, feature in features.items()
+    }
     table = reader.read(group, list(dict.fromkeys([*names.values(), *selector.columns])))
     rows = selector.rows("train", group.first_row, table)
-    found = {}
+    numbers_by_key = {}
     for key, feature in features.items():
         column, bad = table.column(names[key]), 0
         while True:
@@ -279,13 +286,13 @@ def _training_values(
             except NotATimeError as error:
                 bad += error.indices.size
                 if bad > allowed:
-                    place = group.place_of(error.index)
-                    text = f"{group}: {error} in {place} of column {names[key]}; {remedy(feature.format)}"
+                    position = group.place_of(error.index)
+                    text = f"{group}: {error} in {position} of column {names[key]}; {remedy(feature.format)}"
                     raise DataError(text) from error
                 column = pc.if_else(pa.array(np.isin(np.arange(len(column)), error.indices)), None, column)
         values = values if rows is None else values[rows]
-        found[key] = values[np.isfinite(values)]
-    return found
+        numbers_by_key[key] = values[np.isfinite(values)]
+    return numbers_by_key
 
 
 def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> str | DenseFeature:
@@ -334,19 +341,12 @@ def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -
     return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
 
 
-def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
-    """Return the greatest absolute value of each column of a Parquet file, infinity where its metadata lacks it.
+def scale_of(statistics: Any) -> float:
+    """Return the greatest absolute value by the statistics of a column, infinity if they do not show it.
 
-    Metadata lacks it for float16, for columns with an infinity, and where a file was written without statistics.
+    Those of float16, of columns with an infinity, and of files that were written without statistics do not.
     """
-    scales: dict[str, float] = {}
-    for group in range(metadata.num_row_groups):
-        for name, known in statistics_of(metadata.row_group(group), names).items():
-            ends = (known.min, known.max) if known is not None and known.has_min_max else (math.inf,)
-            scales[name] = max(*(abs(_number(end)) for end in ends), scales.get(name, 0.0))
-    return scales
-
-
-def _number(value: object) -> float:
-    """Return a number; infinity for values of other types, such as the bytes of a float16."""
-    return float(value) if isinstance(value, int | float | Decimal) else math.inf
+    if statistics is None or not statistics.has_min_max:
+        return math.inf
+    ends = statistics.min, statistics.max
+    return max(abs(float(end)) if isinstance(end, int | float | Decimal) else math.inf for end in ends)

@@ -1,5 +1,6 @@
 """The facts about a data set that are known before training."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,9 +13,10 @@ from persia_cli.data.read.columns import prepare_command
 from persia_cli.data.read.converted import Progress, silent
 from persia_cli.data.read.files import NOUNS
 from persia_cli.data.read.label_order import sorted_labels
-from persia_cli.data.read.nulls import null_shares
 from persia_cli.data.read.scan import ParquetScan, scan
 from persia_cli.data.read.source import uses_stand_in
+
+_SHOWN_NULLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,66 +62,66 @@ def made_up(dataset: ParquetDataset) -> str:
 def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
     """Examine a data set, and convert its text files; raises DataError with every problem, one line each."""
     if isinstance(dataset, GeneratedDataset):
-        made = dataset.generator
-        names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(made.cardinalities)))
+        generator = dataset.generator
+        names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(generator.cardinalities)))
         text = "generated samples with a planted model"
-        return DatasetFacts(made.train_rows, made.eval_rows, made.dense, names, 1, text)
+        return DatasetFacts(generator.train_rows, generator.eval_rows, generator.dense, names, 1, text)
     if uses_stand_in(dataset):
         invented = dataset.generator
         assert invented is not None
         text, tasks = made_up(dataset), len(dataset.labels)
         rows = invented.train_rows, invented.eval_rows
         return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
-    found = scan(dataset, progress)
-    train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)
-    test_rows = found.split_rows.test
-    unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows - test_rows
-    nbytes = sum(file.nbytes for file in found.files)
-    plural = "s" if len(found.files) > 1 else ""
-    text = f"{len(found.files)} {NOUNS[found.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
-    if found.unread:
-        text += f", {found.unread} unreadable row{'s' if found.unread > 1 else ''} left out"
-    if (shares := null_shares(found.nulls, sum(group.rows for group in found.groups))) is not None:
+    contents = scan(dataset, progress)
+    train_rows, eval_rows = sum(contents.split_rows.train), sum(contents.split_rows.eval)
+    test_rows = contents.split_rows.test
+    unused_rows = sum(group.rows for group in contents.groups) - train_rows - eval_rows - test_rows
+    nbytes = sum(file.nbytes for file in contents.files)
+    plural = "s" if len(contents.files) > 1 else ""
+    text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
+    if contents.unread:
+        text += f", {contents.unread} unreadable row{'s' if contents.unread > 1 else ''} left out"
+    if (shares := _null_shares(contents.nulls, sum(group.rows for group in contents.groups))) is not None:
         text += f", {shares}"
     return DatasetFacts(
         train_rows=train_rows,
         eval_rows=eval_rows,
-        left_out=found.left_out,
+        left_out=contents.left_out,
         test_rows=test_rows,
         unused_rows=unused_rows,
-        files=len(found.files),
+        files=len(contents.files),
         nbytes=nbytes,
-        dense=found.settled.dense_width,
-        sparse=found.settled.sparse,
+        dense=contents.settled.dense_width,
+        sparse=contents.settled.sparse,
         tasks=len(dataset.labels),
         source=text,
-        settled=found.settled,
-        warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else _warnings(found),
-        train_data=found.train_data,
-        found=found,
+        settled=contents.settled,
+        warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else _warnings(contents),
+        train_data=contents.train_data,
+        found=contents,
     )
 
 
-def _warnings(found: ParquetScan) -> tuple[str, ...]:
-    by_label = sorted_labels(found.settled, found.groups, found.label_ranges, found.split_rows.train)
-    return (*_single_values(found), *_lone_tables(found), *_far_vectors(found), *by_label)
+def _warnings(contents: ParquetScan) -> tuple[str, ...]:
+    by_label = sorted_labels(contents.settled, contents.groups, contents.label_ranges, contents.split_rows.train)
+    return (*_single_values(contents), *_lone_tables(contents), *_far_vectors(contents), *by_label)
 
 
-def _far_vectors(found: ParquetScan) -> Iterator[str]:
+def _far_vectors(contents: ParquetScan) -> Iterator[str]:
     """Yield a sentence on lists of numbers that no transform brings near 1."""
-    if found.far_vectors:
+    if contents.far_vectors:
         yield (
             f"dense columns of lists with numbers far from 1, which networks learn badly from: "
-            f"{', '.join(found.far_vectors)}; divide them by their scale when you prepare the data"
+            f"{', '.join(contents.far_vectors)}; divide them by their scale when you prepare the data"
         )
 
 
-def _single_values(found: ParquetScan) -> Iterator[str]:
+def _single_values(contents: ParquetScan) -> Iterator[str]:
     """Yield a sentence for each feature that is declared as one of lists, and whose column has none."""
-    for feature in found.settled.sparse:
+    for feature in contents.settled.sparse:
         key = f"pooling: {feature.pooling}" if feature.pooling != "sum" else "max_length"
         is_declared = feature.pooling != "sum" or feature.max_length is not None
-        if is_declared and not feature.makes_lists and feature.column_name not in found.lists:
+        if is_declared and not feature.makes_lists and feature.column_name not in contents.lists:
             yield (
                 f"sparse feature {feature.name} has {key}, and its column has one value per row, not lists: if its "
                 f"texts hold several ids, give what divides them, as in {{name: {feature.name}, separator: '|'}}; else "
@@ -127,10 +129,10 @@ def _single_values(found: ParquetScan) -> Iterator[str]:
             )
 
 
-def _lone_tables(found: ParquetScan) -> Iterator[str]:
+def _lone_tables(contents: ParquetScan) -> Iterator[str]:
     """Yield a sentence for each feature that names a table which it reads alone, almost as another one is called."""
-    names = [feature.table_name for feature in found.settled.sparse]
-    for feature in found.settled.sparse:
+    names = [feature.table_name for feature in contents.settled.sparse]
+    for feature in contents.settled.sparse:
         others = {name for name in names if name != feature.table_name}
         is_alone = feature.table not in (None, feature.name) and names.count(feature.table_name) == 1
         if is_alone and (near := get_close_matches(feature.table_name, others, 1)):
@@ -145,3 +147,17 @@ def _size(nbytes: int) -> str:
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]
     return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def _null_shares(nulls: Counter[str], rows: int) -> str | None:
+    """Return a clause with the columns that have most nulls, or None without nulls."""
+    some = [(name, count) for name, count in nulls.most_common() if count]
+    if not some:
+        return None
+    shown = ", ".join(f"{name} {_percent(count / rows)}" for name, count in some[:_SHOWN_NULLS])
+    more = len(some) - _SHOWN_NULLS
+    return f"nulls in {shown}" + (f" and {more} more column{'s' if more > 1 else ''}" if more > 0 else "")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%" if share >= 0.0001 else "below 0.01%"

@@ -100,37 +100,39 @@ def locate(path: str, key: str = "dataset.path") -> Location:
     return Location(filesystem, inner, None if isinstance(filesystem, fs.LocalFileSystem) else plain_uri(path))
 
 
-def find_files(place: Location) -> tuple[DataFile, ...]:
+def find_files(location: Location) -> tuple[DataFile, ...]:
     """Return the data files that a location means, sorted by path; empty if there are none. Raises as `list_files`."""
-    return list_files(place).files
+    return list_files(location).files
 
 
-def list_files(place: Location) -> Listing:
+def list_files(location: Location) -> Listing:
     """Return the files that a location means; raises DataError for a folder that cannot be listed, or broken links.
 
     A folder means the Parquet, CSV and JSON Lines files in and below it; a wildcard means the files and folders that it
     matches. Names that start with a dot or an underscore are hidden, as is usual for metadata. Folders of runs and of
     sweeps are passed over, but not the one that the location names itself.
     """
-    if place.uri is not None:
-        return ask(place.uri, partial(_found, _reached(place)), LISTING_DEADLINE_S)
-    return _found(place)
+    if location.uri is not None:
+        return ask(location.uri, partial(_found, _reached(location)), LISTING_DEADLINE_S)
+    return _found(location)
 
 
-def nothing_there(path: str, place: Location, wanted: Literal["auto"] | Format) -> str:
+def nothing_there(path: str, location: Location, wanted: Literal["auto"] | Format) -> str:
     """Return a clause on a path where no file of the wanted format was found."""
-    where = "" if place.path == path else f" (that is {place.path})"
+    where = "" if location.path == path else f" (that is {location.path})"
     noun = "Parquet, CSV or JSON Lines" if wanted == "auto" else NOUNS[wanted]
-    if place.uri is not None or place.is_pattern:
+    if location.uri is not None or location.is_pattern:
         return f"{path}{where} does not exist or has no {noun} file"
     return (
-        f"{path}{where} has no {noun} file, by the files' names" if is_there(place) else f"{path}{where} does not exist"
+        f"{path}{where} has no {noun} file, by the files' names"
+        if is_there(location)
+        else f"{path}{where} does not exist"
     )
 
 
-def is_there(place: Location) -> bool:
+def is_there(location: Location) -> bool:
     """Return True for a file or folder of this machine; places elsewhere and patterns are not looked at."""
-    return place.uri is None and not place.is_pattern and Path(place.path).exists()
+    return location.uri is None and not location.is_pattern and Path(location.path).exists()
 
 
 def without_rows(kind: Format) -> str:
@@ -140,45 +142,47 @@ def without_rows(kind: Format) -> str:
     return "the files hold no rows; prepare them again"
 
 
-def _reached(place: Location) -> Location:
+def _reached(location: Location) -> Location:
     """Return the location once its store has answered at all; raises DataError if it does not answer in time."""
-    folder = place.path if not place.is_pattern else place.path[: _first_wildcard(place.path)].rpartition("/")[0]
-    ask(str(place.uri), partial(place.filesystem.get_file_info, folder))
-    return place
+    folder = (
+        location.path if not location.is_pattern else location.path[: _first_wildcard(location.path)].rpartition("/")[0]
+    )
+    ask(str(location.uri), partial(location.filesystem.get_file_info, folder))
+    return location
 
 
 def _first_wildcard(path: str) -> int:
     return next(at for at, letter in enumerate(path) if letter in _WILDCARDS)
 
 
-def _found(place: Location) -> Listing:
+def _found(location: Location) -> Listing:
     try:
-        infos = list(_matches(place)) if place.is_pattern else [place.filesystem.get_file_info(place.path)]
-        found: dict[str, DataFile] = {}
+        infos = list(_matches(location)) if location.is_pattern else [location.filesystem.get_file_info(location.path)]
+        files: dict[str, DataFile] = {}
         others: dict[str, None] = {}
         runs: dict[str, None] = {}
         for info in infos:
             if info.type == fs.FileType.File:
-                found[info.path] = DataFile(info.path, info.size)
+                files[info.path] = DataFile(info.path, info.size)
             elif info.type == fs.FileType.Directory:
-                if isinstance(place.filesystem, fs.LocalFileSystem):
-                    _refuse_bad_links(info.path, place)
-                below = list(_listing(place.filesystem, info.path))
-                inner = _runs(each.path for each in below) - (set() if place.is_pattern else {info.path})
+                if isinstance(location.filesystem, fs.LocalFileSystem):
+                    _refuse_bad_links(info.path, location)
+                below = list(_listing(location.filesystem, info.path))
+                inner = _runs(info.path for info in below) - (set() if location.is_pattern else {info.path})
                 runs |= dict.fromkeys(inner)
-                for each in below:
-                    if each.type != fs.FileType.File or not inner.isdisjoint(_parents(each.path)):
+                for entry in below:
+                    if entry.type != fs.FileType.File or not inner.isdisjoint(_parents(entry.path)):
                         continue
-                    if each.path.lower().endswith(ENDINGS) and not is_hidden(each.base_name):
-                        found[each.path] = DataFile(each.path, each.size)
+                    if entry.path.lower().endswith(ENDINGS) and not is_hidden(entry.base_name):
+                        files[entry.path] = DataFile(entry.path, entry.size)
                     else:
-                        others[each.path] = None
+                        others[entry.path] = None
     except OSError as error:
-        if place.uri is not None:
+        if location.uri is not None:
             raise
-        raise DataError(f"cannot list {place.path}: {error}") from error
-    unread = tuple(sorted(others.keys() - found.keys()))
-    return Listing(tuple(found[path] for path in sorted(found)), unread, tuple(sorted(runs)))
+        raise DataError(f"cannot list {location.path}: {error}") from error
+    unread = tuple(sorted(others.keys() - files.keys()))
+    return Listing(tuple(files[path] for path in sorted(files)), unread, tuple(sorted(runs)))
 
 
 def _runs(paths: Iterable[str]) -> set[str]:
@@ -187,13 +191,13 @@ def _runs(paths: Iterable[str]) -> set[str]:
     for path in paths:
         folder, _, name = path.rpartition("/")
         names.setdefault(folder, set()).add(name)
-    runs = {folder for folder, own in names.items() if _is_run(own)}
+    runs = {folder for folder, names_there in names.items() if _is_run(names_there)}
     return {folder for folder in runs if runs.isdisjoint(_parents(folder))}
 
 
 def _is_run(names: Collection[str]) -> bool:
     """Return True for the names of the files in the folder of a run or a sweep, which holds no data set."""
-    return any(each <= set(names) for each in _NO_DATA)
+    return any(names_of_run <= set(names) for names_of_run in _NO_DATA)
 
 
 def _parents(path: str) -> list[str]:
@@ -201,35 +205,35 @@ def _parents(path: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def _refuse_bad_links(folder: str, place: Location) -> None:
+def _refuse_bad_links(folder: str, location: Location) -> None:
     """Raise DataError for a link in a local folder that leads nowhere, or to a folder that it is in."""
     for root, folders, names in os.walk(folder):
-        if (root != folder or place.is_pattern) and _is_run(names):
+        if (root != folder or location.is_pattern) and _is_run(names):
             folders.clear()
             continue
         folders[:] = [name for name in folders if not is_hidden(name)]
-        own = Path(root).resolve()
+        real = Path(root).resolve()
         for path in (Path(root, name) for name in [*folders, *names] if not is_hidden(name)):
             if not path.is_symlink():
                 continue
             if not path.exists():
                 raise DataError(f"{path} is a link to {path.readlink()}, which does not exist; correct or remove it")
-            if own.is_relative_to(path.resolve()):
+            if real.is_relative_to(path.resolve()):
                 raise DataError(f"{path} is a link to a folder that it is in, whose files would repeat; remove it")
 
 
 def locate_all(paths: Sequence[str]) -> tuple[Location, ...]:
     """Find the file system that several paths have in common; raises DataError if they have none, or as `locate`."""
     places = tuple(locate(path) for path in paths)
-    for path, place in zip(paths, places, strict=True):
-        if not place.filesystem.equals(places[0].filesystem):
+    for path, location in zip(paths, places, strict=True):
+        if not location.filesystem.equals(places[0].filesystem):
             raise DataError(f"dataset.path: {paths[0]} and {path} are on different file systems; copy one to the other")
     return places
 
 
 def find_all(places: Iterable[Location]) -> tuple[DataFile, ...]:
     """Return the data files of several locations, in the order of the locations and then by path, each file once."""
-    return tuple({file.path: file for place in places for file in find_files(place)}.values())
+    return tuple({file.path: file for location in places for file in find_files(location)}.values())
 
 
 def _builtin(name: str) -> Path:
@@ -243,12 +247,16 @@ def _builtin(name: str) -> Path:
     raise DataError(f"no data set builtin:{name} comes with persia; {hint}")
 
 
-def _matches(place: Location) -> Iterable[Any]:
-    parts = place.path.split("/")
+def _matches(location: Location) -> Iterable[Any]:
+    parts = location.path.split("/")
     first = next(i for i, part in enumerate(parts) if not _WILDCARDS.isdisjoint(part))
-    for info in _listing(place.filesystem, "/".join(parts[:first]) or "/"):
-        own = info.path.split("/")
-        if len(own) == len(parts) and all(map(fnmatchcase, own, parts)) and not is_hidden(own[-1]):
+    for info in _listing(location.filesystem, "/".join(parts[:first]) or "/"):
+        parts_of_path = info.path.split("/")
+        if (
+            len(parts_of_path) == len(parts)
+            and all(map(fnmatchcase, parts_of_path, parts))
+            and not is_hidden(parts_of_path[-1])
+        ):
             yield info
 
 
@@ -274,8 +282,8 @@ def format_of(path: str) -> Format | None:
         plain = plain.removesuffix(ending)
     if plain.endswith(".json"):
         return "jsonl"
-    found = (name for name, endings in SUFFIXES.items() if plain.endswith(endings))
-    return next(found, None)
+    formats = (name for name, endings in SUFFIXES.items() if plain.endswith(endings))
+    return next(formats, None)
 
 
 def of_one_format(
@@ -288,12 +296,12 @@ def of_one_format(
     A file with an unknown ending, which the user has named, has the wanted format; Parquet for `auto`.
     """
     default: Format = "parquet" if wanted == "auto" else wanted
-    own = {file.path: format_of(file.path) or default for file in files}
+    format_by_path = {file.path: format_of(file.path) or default for file in files}
     first: dict[Format, str] = {}
-    for path, kind in own.items():
+    for path, kind in format_by_path.items():
         first.setdefault(kind, path)
     if wanted == "auto" and len(first) > 1:
-        each = ", ".join(f"{NOUNS[kind]} ({Path(path).name})" for kind, path in first.items())
-        raise DataError(f"the data has files of several formats: {each}; {remedy}")
+        formats = ", ".join(f"{NOUNS[kind]} ({Path(path).name})" for kind, path in first.items())
+        raise DataError(f"the data has files of several formats: {formats}; {remedy}")
     chosen = next(iter(first), default) if wanted == "auto" else wanted
-    return chosen, tuple(file for file in files if own[file.path] == chosen)
+    return chosen, tuple(file for file in files if format_by_path[file.path] == chosen)

@@ -33,23 +33,23 @@ class HiveColumns:
             for name, value in values.items():
                 texts.setdefault(name, set()).update([] if value is None else [value])
         self._types = {
-            name: pa.int64() if all(map(_INTEGER.fullmatch, found)) and found else pa.string()
-            for name, found in texts.items()
+            name: pa.int64() if all(map(_INTEGER.fullmatch, values_there)) and values_there else pa.string()
+            for name, values_there in texts.items()
         }
 
-    def schema(self, path: str, own: Any) -> Any:
+    def schema(self, path: str, file_schema: Any) -> Any:
         """Return a file's Arrow schema with the columns of its folders that the file itself does not have."""
-        names = [name for name in self._values[path] if name not in own.names]
-        return pa.schema([*own, *(pa.field(name, self._types[name]) for name in names)])
+        names = [name for name in self._values[path] if name not in file_schema.names]
+        return pa.schema([*file_schema, *(pa.field(name, self._types[name]) for name in names)])
 
-    def constants(self, path: str, own: Any) -> dict[str, Any]:
+    def constants(self, path: str, file_schema: Any) -> dict[str, Any]:
         """Return the columns of a file's folders that the file itself does not have, each as an Arrow scalar."""
         return {
             name: pa.scalar(
                 value if value is None or self._types[name] == pa.string() else int(value), self._types[name]
             )
             for name, value in self._values[path].items()
-            if name not in own.names
+            if name not in file_schema.names
         }
 
 

@@ -1,7 +1,8 @@
 """Ids of text categories: XXH64 of the UTF-8 bytes, seeded by the hash of the name of their column or table.
 
 The hash is public (https://xxhash.com) and will not change: `xxh64(text, seed=xxh64(name, seed=0))` in any xxHash
-library gives the same ids, so that other programs can make them too.
+library gives the same ids, so that other programs can make them too. Some ids have a reserved meaning: numbers unlikely
+to occur in data, unlike -1, which often stands for unknown.
 """
 
 from typing import Any
@@ -9,6 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+RARE_ID = 0x52_61_72_65_5F_49_64_21
+"""The id that replaces rare ids."""
+NULL_ID = 0x4E_75_6C_6C_5F_49_64_21
+"""The id of a null, of whatever type; an integer of the data that equals it is refused."""
+PADDING_ID = 0x50_61_64_64_5F_49_64_21
+"""The id of a padding that is a text where all other ids are integers, until it is left out."""
 
 
 def text_id(name: str, text: str) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.data.read.batch import Batch
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.kernels.rows.splitmix import GOLDEN, mix64
 
 Keys = NDArray[np.uint64]
@@ -33,9 +33,9 @@ def item_keys(batch: Batch, features: Sequence[int]) -> Keys:
 def has_item(batch: Batch, features: Sequence[int]) -> NDArray[np.bool_]:
     """Return bool [n], True for samples with an id in one of these features that is not null."""
     n = batch.size
-    found = np.zeros(n, np.bool_)
+    is_there = np.zeros(n, np.bool_)
     for feature in features:
         bounds = batch.offsets[feature * n : (feature + 1) * n + 1].astype(np.int64)
         known = np.cumsum(np.r_[0, batch.ids[bounds[0] : bounds[-1]] != np.uint64(NULL_ID)])
-        found |= np.diff(known[bounds - bounds[0]]) > 0
-    return found
+        is_there |= np.diff(known[bounds - bounds[0]]) > 0
+    return is_there

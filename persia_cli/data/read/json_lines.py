@@ -26,9 +26,11 @@ def read_json_lines(file: TextFile, reject: Reject) -> Iterator[Any]:
     _refuse_array(file)
     schema = pa.schema([])
     for text, table in _tables(file, None, ignore):
-        own = pa.schema([pa.field(each.name, _kind_of(each, table, text)) for each in table.schema])
+        block_schema = pa.schema([pa.field(field.name, _kind_of(field, table, text)) for field in table.schema])
         try:
-            schema = pa.unify_schemas([_widened(schema, own), _widened(own, schema)], promote_options="permissive")
+            schema = pa.unify_schemas(
+                [_widened(schema, block_schema), _widened(block_schema, schema)], promote_options="permissive"
+            )
         except pa.ArrowException as error:
             raise _mixed(file.path, error) from error
     for _, table in _tables(file, schema, reject):
@@ -105,10 +107,10 @@ def _kind_of(field: Any, table: Any, text: bytes) -> Any:
 def _widened(schema: Any, other: Any) -> Any:
     """Return a schema with uint64 in place of int64 where `other` has uint64; a negative number fails later."""
     wide = {pa.int64(): pa.uint64(), pa.list_(pa.int64()): pa.list_(pa.uint64())}
-    large = {(each.name, each.type) for each in other}
-    kinds = [(each.name, wide.get(each.type, each.type)) for each in schema]
+    large = {(feature.name, feature.type) for feature in other}
+    kinds = [(field.name, wide.get(field.type, field.type)) for field in schema]
     return pa.schema(
-        [kind if kind in large else (each.name, each.type) for kind, each in zip(kinds, schema, strict=True)]
+        [kind if kind in large else (field.name, field.type) for kind, field in zip(kinds, schema, strict=True)]
     )
 
 

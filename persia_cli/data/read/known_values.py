@@ -1,7 +1,7 @@
 """Wrong values that the footers of Parquet files show, so that they are reported before a job starts."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import class_of, plain_type
 from persia_cli.data.read.columns import label_columns
 from persia_cli.data.read.decode import decode_dense, decode_labels, decode_weights
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, statistics_of
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_groups
 from persia_cli.data.read.splits import Selector
 from persia_cli.errors import DataError
 
@@ -22,21 +22,19 @@ _SHOWN = 10
 SPLITS: tuple[SplitName, ...] = ("train", "eval")
 
 
-def suspects(dataset: ParquetDataset, row_group: Any) -> tuple[str, ...]:
+def suspects(dataset: ParquetDataset, statistics: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of labels, weights and dense features that, by the footer, hold what reading would refuse.
 
-    They are nulls, and negative weights; `row_group` is a row group's metadata. Their rows may be in neither split.
+    They are nulls, and negative weights, of rows that may be in neither split. `statistics` are a row group's.
     """
     filled = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
     filled |= set() if dataset.has_optional_labels else {*label_columns(dataset)}
-    found = []
-    for name, known in statistics_of(row_group, filled | {dataset.weight or ""}).items():
-        if known is None:
-            continue
+    columns = []
+    for name, known in statistics.items():
         is_low = name == dataset.weight and known.has_min_max and isinstance(known.min, int | float) and known.min < 0
-        if is_low or (known.has_null_count and known.null_count):
-            found.append(name)
-    return tuple(found)
+        if is_low or (name in filled | {dataset.weight} and known.has_null_count and known.null_count):
+            columns.append(name)
+    return tuple(columns)
 
 
 def refuse_wrong(
@@ -51,7 +49,7 @@ def refuse_wrong(
     Only these columns are read, and the one that makes the split.
     """
     labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
-    dense = {each.name: _plain(each) for each in dataset.dense_features} if dataset.fill is None else {}
+    dense = {feature.name: _plain(feature) for feature in dataset.dense_features} if dataset.fill is None else {}
     with RowGroupReader(filesystem) as reader:
         for group, names in zip(groups, suspected, strict=True):
             if not names:
@@ -80,20 +78,21 @@ def refuse_absent(dataset: ParquetDataset, filesystem: Any, groups: Sequence[Row
     """
     if isinstance(dataset.split, PredictSplit | EvalSplit):
         return
-    with RowGroupReader(filesystem) as reader:
-        for label in dataset.labels:
-            if isinstance(label, Label) and label.positives:
-                _refuse_absent(reader, label, groups)
+    for label in dataset.labels:
+        if isinstance(label, Label) and label.positives:
+            _refuse_absent(label, filesystem, groups)
 
 
-def _refuse_absent(reader: RowGroupReader, label: Label, groups: Sequence[RowGroup]) -> None:
+def _refuse_absent(label: Label, filesystem: Any, groups: Sequence[RowGroup]) -> None:
     there: dict[str, None] = {}
-    for group in groups:
-        column = reader.read(group, [label.name]).column(label.name)
+    for _, table in read_groups(filesystem, groups, [label.name]):
+        column = table.column(label.name)
         is_text = class_of(column.type) == "text"
-        found = pc.unique(column.cast(plain_type(column.type))).drop_null()
+        distinct = pc.unique(column.cast(plain_type(column.type))).drop_null()
         wanted = {str(value) if is_text else value for value in label.positives}
-        values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in found.to_pylist()]
+        values = [
+            value.decode(errors="replace") if isinstance(value, bytes) else value for value in distinct.to_pylist()
+        ]
         if not wanted.isdisjoint(values):
             return
         shown = (f"{value:.16g}" if isinstance(value, float) else str(value) for value in values[: _SHOWN + 1])

@@ -1,11 +1,11 @@
 """Data sorted by a label, seen in the footers of Parquet files: row groups in which the label has one value."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.order import block_size
-from persia_cli.data.read.row_groups import RowGroup, statistics_of
+from persia_cli.data.read.row_groups import RowGroup
 
 LEAST_ROWS = 16
 """Rows from which on a row group counts: in fewer rows a label often has one value by chance."""
@@ -14,12 +14,6 @@ RARE_ROWS = 10_000
 
 Ranges = Mapping[str, tuple[Any, Any]]
 """The least and the greatest value of each label in a row group, where they are known."""
-
-
-def label_ranges(row_group: Any, labels: Collection[str]) -> Ranges:
-    """Return the ranges of these columns by a row group's metadata."""
-    found = statistics_of(row_group, labels).items()
-    return {name: (known.min, known.max) for name, known in found if known is not None and known.has_min_max}
 
 
 def sorted_labels(
@@ -35,9 +29,9 @@ def sorted_labels(
         return
     for label in dataset.label_names:
         known = [
-            (group.constants[label].as_py(),) * 2 if label in group.constants else each[label]
-            for group, each, rows in zip(groups, ranges, train_rows, strict=True)
-            if rows >= LEAST_ROWS and (label in each or label in group.constants)
+            (group.constants[label].as_py(),) * 2 if label in group.constants else ends[label]
+            for group, ends, rows in zip(groups, ranges, train_rows, strict=True)
+            if rows >= LEAST_ROWS and (label in ends or label in group.constants)
         ]
         if _is_sorted(known, sum(train_rows)):
             constant = sum(least == most for least, most in known)

@@ -86,6 +86,6 @@ def vectors(column: Any, width: int) -> NDArray[np.float64]:
     lengths = pc.list_value_length(array).fill_null(width).to_numpy(zero_copy_only=False)
     if (wrong := np.flatnonzero(lengths != width)).size:
         raise WrongLengthError(wrong, int(lengths[wrong[0]]))
-    found = np.full((len(array), width), np.nan)
-    found[is_valid] = float_values(array.flatten()).reshape(-1, width)
-    return found
+    numbers = np.full((len(array), width), np.nan)
+    numbers[is_valid] = float_values(array.flatten()).reshape(-1, width)
+    return numbers

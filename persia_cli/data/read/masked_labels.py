@@ -23,11 +23,11 @@ def without_unknown(labels: Array, weights: Array | None) -> tuple[Array, Array 
 def weight_totals(labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> NDArray[np.float64]:
     """Return float64 [T], the sum of the weights of the samples whose label is known, for each label of [n, T]."""
     unknown = np.isnan(labels)
-    own = np.ones(len(labels), np.float32) if weights is None else weights
+    weight = np.ones(len(labels), np.float32) if weights is None else weights
     if not unknown.any():
         # One sum of contiguous numbers for all: its rounding does not depend on the number of labels.
-        return np.full(labels.shape[1], own.sum(dtype=np.float64))
-    return np.array([own[~column].sum(dtype=np.float64) for column in unknown.T])
+        return np.full(labels.shape[1], weight.sum(dtype=np.float64))
+    return np.array([weight[~column].sum(dtype=np.float64) for column in unknown.T])
 
 
 def fill_chain(labels: NDArray[np.float32]) -> None:

@@ -48,23 +48,25 @@ class Members:
 
 def members_of(dataset: ParquetDataset, places: Sequence[Location]) -> Members:
     """Find the files at a data set's paths; raises DataError for broken links and for files of several formats."""
-    listings = [list_files(place) for place in places]
+    listings = [list_files(location) for location in places]
     split = dataset.split
     patterns: list[tuple[Part | None, str, list[Listing]]] = [(None, "", listings)]
     if isinstance(split, FileSplit):
-        named: list[tuple[Part, str]] = [("train", each) for each in split.train]
-        named += [("eval", each) for each in split.eval]
-        named += [("test", each) for each in split.test]
-        patterns = [(name, each, [list_files(place.below(each)) for place in places]) for name, each in named]
-    read = [listing for _, _, found in patterns for listing in found]
+        named: list[tuple[Part, str]] = [("train", pattern) for pattern in split.train]
+        named += [("eval", pattern) for pattern in split.eval]
+        named += [("test", pattern) for pattern in split.test]
+        patterns = [
+            (name, pattern, [list_files(location.below(pattern)) for location in places]) for name, pattern in named
+        ]
+    read = [listing for _, _, listings_there in patterns for listing in listings_there]
     kind, chosen = of_one_format(_files(read), dataset.format)
     among = set(chosen)
     problems = _without_files(dataset, places, listings, kind)
     parts: dict[Part | None, dict[str, DataFile]] = {}
-    for name, pattern, found in patterns:
-        files = [file for file in _files(found) if file in among]
+    for name, pattern, listings_there in patterns:
+        files = [file for file in _files(listings_there) if file in among]
         if not files and name is not None and not problems:
-            where = ", ".join(place.path for place in places)
+            where = ", ".join(location.path for location in places)
             there = [posixpath.basename(file.path) for file in _files(listings)]
             shown = ", ".join(there[:_SHOWN]) + (", …" if len(there) > _SHOWN else "") or "no data files"
             problems.append(
@@ -98,17 +100,17 @@ def _without_files(
 ) -> list[str]:
     """Return a sentence for each path without a file of the format."""
     problems = []
-    for path, place, listing in zip(dataset.paths, places, listings, strict=True):
+    for path, location, listing in zip(dataset.paths, places, listings, strict=True):
         if any((format_of(file.path) or kind) == kind for file in listing.files):
             continue
         remedy = "correct the path"
-        if is_there(place):
+        if is_there(location):
             remedy += f", or name files with other endings by a wildcard, such as {path.rstrip('/')}/*"
         if dataset.recipe is not None and "://" in dataset.recipe:
             remedy += f", or fetch the files from {dataset.recipe}"
         elif dataset.recipe is not None:
             remedy += f", or prepare the data first: {prepare_command(dataset)}"
-        problems.append(f"dataset.path={nothing_there(path, place, dataset.format)}; {remedy}")
+        problems.append(f"dataset.path={nothing_there(path, location, dataset.format)}; {remedy}")
     return problems
 
 

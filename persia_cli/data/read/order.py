@@ -1,14 +1,22 @@
-"""The order of a split's samples: a pure function of the seed, the epoch, and the row groups with their sizes."""
+"""The order of a split's samples: a pure function of the seed, the epoch, and the row groups with their sizes.
 
-from collections.abc import Sequence
+`training_data` describes the place of samples in files, on which their order depends as on seed, epoch and block.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from posixpath import commonpath, dirname, relpath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.split import EverySplit, HashSplit
+from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.read.random_bits import permutation, salt
 from persia_cli.data.read.row_groups import RowGroup
+from persia_cli.data.read.splits import SplitRows
 
 BLOCK_ROWS = 1 << 20
 """Rows that are mixed with each other, approximately, where memory allows."""
@@ -36,15 +44,15 @@ class BlockSize:
 
 def block_size(dataset: ParquetDataset, groups: Sequence[RowGroup], split_rows: Sequence[int]) -> BlockSize:
     """Return the size of blocks that fit into memory, given the split's rows in each row group."""
-    held = [group for group, rows in zip(groups, split_rows, strict=True) if rows]
-    rows = max(sum(group.rows for group in held), 1)
+    used = [group for group, rows in zip(groups, split_rows, strict=True) if rows]
+    rows = max(sum(group.rows for group in used), 1)
     # Lists are in memory twice while a block is put in order.
-    lists = 2 * sum(group.list_bytes for group in held) // rows
+    lists = 2 * sum(group.list_bytes for group in used) // rows
     row = 4 * (dataset.dense_width + len(dataset.labels)) + 8 * len(dataset.sparse) + lists + 16
     # A power of two, so that the order stays when lists become a little longer.
     fitting = 1 << (max(BLOCK_BYTES // row, 1).bit_length() - 1)
     columns = len(dataset.dense_features) + len(dataset.labels) + len(dataset.sparse) + 1
-    open_bytes = min(max((group.nbytes for group in held), default=0), columns * COLUMN_BYTES)
+    open_bytes = min(max((group.nbytes for group in used), default=0), columns * COLUMN_BYTES)
     return BlockSize(min(BLOCK_ROWS, fitting), min(OPEN_GROUPS, max(OPEN_BYTES // max(open_bytes, 1), _FEWEST_OPEN)))
 
 
@@ -117,10 +125,47 @@ class SampleOrder:
         """
         count, groups = self.windows, self._groups
         if not self._shuffle:
-            return [groups[place : place + 1] for place in range(groups.size)]
+            return [groups[number : number + 1] for number in range(groups.size)]
         window = np.concatenate(
             [permutation(salt(self._seed, epoch, _GROUPS, first), count) for first in range(0, groups.size, count)]
             or [groups]
         )[: groups.size]
         edges = np.cumsum(np.bincount(window, minlength=count))[:-1]
         return np.split(groups[np.argsort(window, kind="stable")], edges)
+
+
+def training_data(
+    dataset: ParquetDataset, groups: Sequence[RowGroup], split_rows: SplitRows, contents: Mapping[str, str]
+) -> TrainingData:
+    """Return where the samples lie, given the rows of each split in each row group and the checksum of each file.
+
+    Nothing else of the files is in it: a folder may be elsewhere, text may be converted again, and files without
+    samples may come and go.
+    """
+    train_rows = split_rows.train
+    by_number = isinstance(dataset.split, EverySplit | HashSplit) and not dataset.split.columns
+    files: dict[str, tuple[int, list[int]]] = {}
+    for group, rows in zip(groups, train_rows, strict=True):
+        if rows:
+            # Where the number of a row decides, its split depends on the place of its file among all rows.
+            first = group.first_row - group.start if by_number else 0
+            name = "/" + (group.source or group.path).lstrip("/")  # stores begin with the bucket
+            files.setdefault(name, (first, []))[1].append(rows)
+    if not files:
+        return MADE_UP
+    folder = commonpath([dirname(name) for name in files])
+    order = [
+        # Without shuffle the rows of a file come one after the other, in whatever groups they are.
+        (relpath(name, folder), first, rows if dataset.shuffle else [sum(rows)])
+        for name, (first, rows) in files.items()
+    ]
+    size = block_size(dataset, groups, train_rows) if dataset.shuffle else None
+    digest = sha256(repr((order, size)).encode()).hexdigest()
+    row_groups = sum(len(rows) for _, rows in files.values()) if dataset.shuffle else 0
+    return TrainingData(len(files), row_groups, digest, tuple(contents[path] for path in sampled(groups, split_rows)))
+
+
+def sampled(groups: Sequence[RowGroup], split_rows: SplitRows) -> list[str]:
+    """Return the paths of the files with samples to train or evaluate on, in the order of files."""
+    rows = zip(groups, split_rows.train, split_rows.eval, strict=True)
+    return list(dict.fromkeys(group.source or group.path for group, *counts in rows if any(counts)))

@@ -175,12 +175,14 @@ def _lists_of_request(raw: RawColumns, column: str, table: str, given: Any) -> A
     bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
     joined = pc.binary_join(pa.LargeListArray.from_arrays(bounds, texts), separator)
     in_file = _parsed(BYTES, raw, column, _plain_texts(raw, joined)).cast(pa.string()).fill_null("")
-    made = text_lists(table, pc.split_pattern(in_file, separator), raw.stripped)
-    told = text_lists(table, given, raw.stripped)
-    if not made.equals(told):
-        wrong = np.array([mine != theirs for mine, theirs in zip(made.to_pylist(), told.to_pylist(), strict=True)])
+    in_files = text_lists(table, pc.split_pattern(in_file, separator), raw.stripped)
+    in_request = text_lists(table, given, raw.stripped)
+    if not in_files.equals(in_request):
+        wrong = np.array(
+            [mine != theirs for mine, theirs in zip(in_files.to_pylist(), in_request.to_pylist(), strict=True)]
+        )
         _refuse(wrong, given, f": {separator!r} stands between texts in a file; give those around it one by one")
-    return made
+    return in_files
 
 
 def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:

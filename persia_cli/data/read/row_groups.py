@@ -1,6 +1,6 @@
 """Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,20 +136,27 @@ class RowGroupReader(_OpenFile):
 
     def read(self, group: RowGroup, columns: list[str]) -> Any:
         """Return a pyarrow table of the columns; raises DataError if the file is damaged, changed or gone."""
-        own = [name for name in columns if name not in group.constants]
+        in_file = [name for name in columns if name not in group.constants]
         with self._reading(group):
             if self._path != group.path:
                 self.close()
                 self._open(group)
                 self._path = group.path
             _check_rows(group, self._parquet.metadata)
-            table = self._parquet.read_row_group(group.number, columns=own, use_threads=False).select(own)
+            table = self._parquet.read_row_group(group.number, columns=in_file, use_threads=False).select(in_file)
         return _completed(table, group, columns)
 
     def close(self) -> None:
         """Close the file that is open."""
         super().close()
         self._path = None
+
+
+def read_groups(filesystem: Any, groups: Iterable[RowGroup], columns: Iterable[str]) -> Iterator[tuple[RowGroup, Any]]:
+    """Yield each row group with a table of these columns; raises DataError as `RowGroupReader.read` does."""
+    with RowGroupReader(filesystem) as reader:
+        for group in groups:
+            yield group, reader.read(group, list(dict.fromkeys(columns)))
 
 
 class RowGroupStream(_OpenFile):
@@ -242,7 +249,7 @@ class GroupedWriter:
             self._writer = pq.ParquetWriter(self._path, table.schema, compression="zstd")
         self.rows += table.num_rows
         self._waiting.append(table)
-        if sum(each.num_rows for each in self._waiting) >= self._row_group_rows:
+        if sum(table.num_rows for table in self._waiting) >= self._row_group_rows:
             rows = pa.concat_tables(self._waiting)
             whole = rows.num_rows // self._row_group_rows * self._row_group_rows
             self._writer.write_table(rows.slice(0, whole), row_group_size=self._row_group_rows)

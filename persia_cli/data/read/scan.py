@@ -1,7 +1,7 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from persia_cli.config.schema.split import ColumnSplit, EvalSplit, HashSplit, La
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.bad_values import bad_rows_allowed
-from persia_cli.data.read.column_kinds import with_kinds
 from persia_cli.data.read.columns import (
     changed_as_text,
     classes,
@@ -27,21 +26,18 @@ from persia_cli.data.read.columns import (
 )
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
-from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled, without_none
+from persia_cli.data.read.dense_transforms import far_vectors, fit, is_fitted, rescaled, scale_of, without_none
 from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
 from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
-from persia_cli.data.read.label_order import Ranges, label_ranges
+from persia_cli.data.read.label_order import Ranges
 from persia_cli.data.read.members import members_of
-from persia_cli.data.read.nulls import column_nulls
-from persia_cli.data.read.parts import times_in
-from persia_cli.data.read.row_groups import Footer, RowGroup, RowGroupReader, read_footer
-from persia_cli.data.read.splits import Selector, SplitRows, count_rows, selector_of
+from persia_cli.data.read.order import training_data
+from persia_cli.data.read.row_groups import Footer, RowGroup, read_footer, read_groups, statistics_of
+from persia_cli.data.read.settled import meant_as_numbers, with_kinds, with_widths
+from persia_cli.data.read.splits import Selector, SplitRows, count_rows, selector_of, values_in
 from persia_cli.data.read.text import TextFile
-from persia_cli.data.read.text_numbers import meant_as_numbers
-from persia_cli.data.read.training_data import training_data
 from persia_cli.data.read.unchanged import content_of
-from persia_cli.data.read.vector_widths import with_widths
 from persia_cli.errors import DataError, count, one_line
 
 _SHOWN = 5
@@ -98,17 +94,19 @@ class _Findings:
     def note(self, dataset: ParquetDataset, schema: Any) -> None:
         """Record the contents of a file's columns."""
         self.lists |= list_columns(dataset, schema)
-        for name, held in classes(dataset, schema).items():
-            self.held.setdefault(name, set()).add(held)
+        for name, content in classes(dataset, schema).items():
+            self.held.setdefault(name, set()).add(content)
 
     def check(self, dataset: ParquetDataset, file: DataFile, schema: Any, look: Callable[[str], str | None]) -> None:
         """Record the problems of a file's columns, alone and in comparison with earlier files."""
         for text in column_problems(dataset, schema, file.source is not None, look):
             self.of_file(file.name, text)
-        for name, held in classes(dataset, schema).items():
-            first, other = self.classes.setdefault(name, (held, file.name))
-            if held != first:
-                self.of_file(file.name, f"column {name} holds {held} here and {first} in {other}; make the files agree")
+        for name, content in classes(dataset, schema).items():
+            first, other = self.classes.setdefault(name, (content, file.name))
+            if content != first:
+                self.of_file(
+                    file.name, f"column {name} holds {content} here and {first} in {other}; make the files agree"
+                )
 
     def of_file(self, path: str, text: str) -> None:
         self.by_file.setdefault(text, []).append(path)
@@ -128,9 +126,10 @@ class _Contents:
 
     def __init__(self, dataset: ParquetDataset, findings: _Findings) -> None:
         self._dataset, self._findings = dataset, findings
-        self._plain = {each.name for each in dataset.dense_features if each.transform is None}
+        self._plain = {feature.name for feature in dataset.dense_features if feature.transform is None}
         self._nullable = {use.column for use in uses(dataset) if use.role in ("dense", "sparse")}
         self._nullable |= {*label_columns(dataset)} if dataset.has_optional_labels else set()
+        self._columns = {use.column for use in uses(dataset)}
         self.files: list[DataFile] = []
         self.schemas: list[Any] = []
         self.groups: list[RowGroup] = []
@@ -152,15 +151,12 @@ class _Contents:
     ) -> None:
         """Add a file of the split `part` (None if files do not make the split); `line_of` is for its text file."""
         metadata = footer.metadata
-        own = metadata.schema.to_arrow_schema()
+        file_schema = metadata.schema.to_arrow_schema()
         self.files.append(file)
-        self.schemas.append(hive.schema(file.name, own))
+        self.schemas.append(hive.schema(file.name, file_schema))
         self._findings.note(self._dataset, self.schemas[-1])
         self.unread[file.name] = unread_rows(metadata)
-        for name, scale in column_scales(metadata, self._plain).items():
-            self.scales[name] = max(scale, self.scales.get(name, 0.0))
-        self.nulls += column_nulls(metadata, self._nullable)
-        constants, start = hive.constants(file.name, own), self.rows
+        constants, start = hive.constants(file.name, file_schema), self.rows
         lists = _list_places(self._dataset, self.schemas[-1], metadata)
         for number in range(metadata.num_row_groups):
             group, before = metadata.row_group(number), self.rows - start
@@ -180,26 +176,38 @@ class _Contents:
                     "" if file.source else footer.version,  # each use of a conversion sets its time
                 )
             )
-            self.suspects.append(suspects(self._dataset, group))
-            self.label_ranges.append(label_ranges(group, label_columns(self._dataset)))
+            self._add_statistics(statistics_of(group, self._columns))
             self.rows += group.num_rows
+
+    def _add_statistics(self, known: Mapping[str, Any]) -> None:
+        """Record what the statistics of a row group show of its columns."""
+        for name in self._plain & known.keys():
+            self.scales[name] = max(scale_of(known[name]), self.scales.get(name, 0.0))
+        known = {name: statistics for name, statistics in known.items() if statistics is not None}
+        with_nulls = (name for name in self._nullable & known.keys() if known[name].has_null_count)
+        self.nulls.update({name: known[name].null_count for name in with_nulls})
+        self.suspects.append(suspects(self._dataset, known))
+        ranges = {name: statistics for name, statistics in known.items() if name in label_columns(self._dataset)}
+        self.label_ranges.append(
+            {name: (statistics.min, statistics.max) for name, statistics in ranges.items() if statistics.has_min_max}
+        )
 
 
 def _list_places(dataset: ParquetDataset, schema: Any, metadata: Any) -> list[tuple[int, int]]:
     """Return the columns of sparse lists: their number in the file, and the length that their lists are cut to."""
-    names = list_columns(dataset, schema) | {each.column_name for each in dataset.sparse if each.makes_lists}
-    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    names = list_columns(dataset, schema) | {feature.column_name for feature in dataset.sparse if feature.makes_lists}
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
     return [
-        (place, each.max_length or MOST)
-        for each in dataset.sparse
-        for place, path in enumerate(paths if each.column_name in names else ())
-        if f"{path}.".startswith(f"{each.column_name}.")
+        (number, feature.max_length or MOST)
+        for feature in dataset.sparse
+        for number, path in enumerate(paths if feature.column_name in names else ())
+        if f"{path}.".startswith(f"{feature.column_name}.")
     ]
 
 
 def _list_bytes(group: Any, lists: Sequence[tuple[int, int]]) -> int:
     """Return about the bytes of a row group's ids in lists; a text holds an id in 8 bytes."""
-    columns = [(group.column(place), length) for place, length in lists]
+    columns = [(group.column(number), length) for number, length in lists]
     return sum(
         8 * min(max(column.num_values, column.total_uncompressed_size // 8), group.num_rows * length)
         for column, length in columns
@@ -215,9 +223,9 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     places = locate_all(dataset.paths)
     filesystem = places[0].filesystem
     findings = _Findings()
-    found_files = members_of(dataset, places)
-    kind, parts = found_files.format, found_files.parts
-    findings.problems += found_files.problems
+    members_found = members_of(dataset, places)
+    kind, parts = members_found.format, members_found.parts
+    findings.problems += members_found.problems
     texts = filesystem
     if kind != "parquet":
         members = tuple(file for _, files in parts for file in files)
@@ -225,16 +233,16 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         parts = tuple((part, tuple(converted[file] for file in files)) for part, files in parts)
         filesystem = LocalFileSystem()
     hive = HiveColumns(file.name for _, members in parts for file in members)
-    found = _Contents(dataset, findings)
+    contents = _Contents(dataset, findings)
     for part, members in parts:
         for file in members:
             footer = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
             if footer is not None:
                 text = file.source and TextFile(file.source, filesystem=texts)
-                found.contents[file.name] = _content(texts, file, footer)
-                found.add(part, file, footer, hive, partial(line_of, text, kind, dataset.csv) if text else None)
+                contents.contents[file.name] = _content(texts, file, footer)
+                contents.add(part, file, footer, hive, partial(line_of, text, kind, dataset.csv) if text else None)
     if kind == "csv":
-        for file, schema in zip(found.files, found.schemas, strict=True):
+        for file, schema in zip(contents.files, contents.schemas, strict=True):
             text = TextFile(file.name, filesystem=texts)
             if all(use.column in schema.names for use in uses(dataset)):
                 continue
@@ -246,49 +254,51 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
             elif (flaw := header_flaw(text, dataset.csv)) is not None:
                 findings.of_file(file.name, flaw)
         findings.raise_if_any()
-    _allow(found.unread, dataset.max_bad_rows)
+    _allow(contents.unread, dataset.max_bad_rows)
     settled = with_kinds(dataset, findings.held, kind != "parquet")
-    for file, schema in zip(found.files, found.schemas, strict=True):
-        findings.check(settled, file, schema, partial(_meant_as_numbers, dataset, kind, filesystem, found, file))
+    for file, schema in zip(contents.files, contents.schemas, strict=True):
+        findings.check(settled, file, schema, partial(_meant_as_numbers, dataset, kind, filesystem, contents, file))
         if kind == "csv":
             for problem in changed_as_text(settled, schema):
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
-    settled = with_widths(settled, filesystem, found.groups, found.schemas)
-    selector = selector_of(dataset.split, filesystem, found.groups)
+    settled = with_widths(settled, filesystem, contents.groups, contents.schemas)
+    selector = selector_of(dataset.split, filesystem, contents.groups)
     settled = settled.model_copy(update={"split": selector.split})
-    split_rows = count_rows(selector, filesystem, found.groups)
-    _require_rows(dataset, kind, found.rows, split_rows, lambda: times_in(selector.split, filesystem, found.groups))
+    split_rows = count_rows(selector, filesystem, contents.groups)
+    _require_rows(
+        dataset, kind, contents.rows, split_rows, lambda: values_in(selector.split, filesystem, contents.groups)
+    )
     if not bad_rows_allowed(settled):
-        refuse_wrong(settled, filesystem, found.groups, selector, found.suspects)
-    refuse_absent(dataset, filesystem, found.groups)
+        refuse_wrong(settled, filesystem, contents.groups, selector, contents.suspects)
+    refuse_absent(dataset, filesystem, contents.groups)
     before = settled.dense_features
     vectors: tuple[str, ...] = ()
     if settled.rescale:
-        trained = [group for group, rows in zip(found.groups, split_rows.train, strict=True) if rows]
+        trained = [group for group, rows in zip(contents.groups, split_rows.train, strict=True) if rows]
         vectors = far_vectors(settled, filesystem, trained)
-        settled = rescaled(settled, filesystem, found.groups, selector, split_rows.train, found.scales)
-    far = tuple(each for each, old in zip(settled.dense_features, before, strict=True) if each != old)
+        settled = rescaled(settled, filesystem, contents.groups, selector, split_rows.train, contents.scales)
+    far = tuple(feature for feature, old in zip(settled.dense_features, before, strict=True) if feature != old)
     settled = without_none(settled)
     if not is_fitted(settled):
-        settled = fit(settled, filesystem, found.groups, selector, split_rows.train)
+        settled = fit(settled, filesystem, contents.groups, selector, split_rows.train)
     return ParquetScan(
         filesystem=filesystem,
-        files=tuple(found.files),
-        groups=tuple(found.groups),
-        schemas=tuple(found.schemas),
+        files=tuple(contents.files),
+        groups=tuple(contents.groups),
+        schemas=tuple(contents.schemas),
         lists=frozenset(findings.lists),
         split_rows=split_rows,
         selector=selector,
         format=kind,
-        left_out=found_files.left_out,
-        unread=sum(each.count for each in found.unread.values()),
+        left_out=members_found.left_out,
+        unread=sum(rows.count for rows in contents.unread.values()),
         settled=settled,
         rescaled=far,
         far_vectors=vectors,
-        nulls=found.nulls,
-        label_ranges=tuple(found.label_ranges),
-        train_data=training_data(settled, found.groups, split_rows, found.contents),
+        nulls=contents.nulls,
+        label_ranges=tuple(contents.label_ranges),
+        train_data=training_data(settled, contents.groups, split_rows, contents.contents),
     )
 
 
@@ -325,22 +335,22 @@ def _content(filesystem: Any, file: DataFile, footer: Footer) -> str:
 
 
 def _meant_as_numbers(
-    dataset: ParquetDataset, kind: Format, filesystem: Any, found: _Contents, file: DataFile, name: str
+    dataset: ParquetDataset, kind: Format, filesystem: Any, contents: _Contents, file: DataFile, name: str
 ) -> str | None:
     """Return a sentence on a column of texts in a file, by its first rows."""
-    group = next((group for group in found.groups if group.path == file.path and group.rows), None)
+    group = next((group for group in contents.groups if group.path == file.path and group.rows), None)
     if group is None or name in group.constants:
         return None
-    with RowGroupReader(filesystem) as reader:
-        return meant_as_numbers(name, reader.read(group, [name]).column(name), kind, dataset.csv.nulls)
+    [(_, table)] = read_groups(filesystem, [group], [name])
+    return meant_as_numbers(name, table.column(name), kind, dataset.csv.nulls)
 
 
 def _allow(unread: dict[str, BadRows], most: int) -> None:
     """Raise DataError if more than `most` rows could not be read."""
-    total = sum(each.count for each in unread.values())
+    total = sum(rows.count for rows in unread.values())
     if total <= most:
         return
-    first = "\n".join(f"  {path} {row}" for path, each in unread.items() for row in each.found[:_SHOWN])
+    first = "\n".join(f"  {path} {row}" for path, rows in unread.items() for row in rows.found[:_SHOWN])
     raise DataError(
         f"{total} row{'s' if total > 1 else ''} cannot be read, and dataset.max_bad_rows={most} may be left out; "
         f"correct them or give a higher limit; the first:\n{first}"
@@ -348,9 +358,9 @@ def _allow(unread: dict[str, BadRows], most: int) -> None:
 
 
 def _require_rows(
-    dataset: ParquetDataset, kind: Format, rows: int, split_rows: SplitRows, times: Callable[[], str]
+    dataset: ParquetDataset, kind: Format, rows: int, split_rows: SplitRows, values: Callable[[], str]
 ) -> None:
-    """Raise DataError if a split that should have rows has none; `times` returns a clause on those of a time split."""
+    """Raise DataError if a split that should have rows has none; `values` returns those of its column."""
     split = dataset.split
     if isinstance(split, PredictSplit):
         return  # an empty input to score is not an error
@@ -362,7 +372,7 @@ def _require_rows(
                 wanted = " or ".join(map(str, split.values(name))) or f"anything but {split.eval}"
                 raise DataError(
                     f"dataset.split leaves nothing to {use}: column {split.column} is never {wanted}, but "
-                    f"{', '.join(split_rows.values)}; correct dataset.split.{name}"
+                    f"{values()}; correct dataset.split.{name}"
                 )
     if isinstance(split, TimeSplit | HashSplit | LastSplit) and not sum(split_rows.eval):
         use = SPLIT_USES["eval"]
@@ -370,5 +380,5 @@ def _require_rows(
         use = SPLIT_USES["train"]
     else:
         return
-    there = times() if isinstance(split, TimeSplit) else ""
+    there = f", whose {split.column} is {values()}" if isinstance(split, TimeSplit) else ""
     raise DataError(f"dataset.split leaves nothing to {use} of {count(rows, 'row')}{there}; correct dataset.split")

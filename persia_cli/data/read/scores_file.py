@@ -27,16 +27,16 @@ from persia_cli.metric import Link
 class KeptColumns:
     """Reads columns of any type in the order of files and rows; holds one row group. For one thread."""
 
-    def __init__(self, found: ParquetScan, names: Sequence[str]) -> None:
+    def __init__(self, contents: ParquetScan, names: Sequence[str]) -> None:
         """Check the columns in every file; raises DataError with a line for each that is missing or of another type.
 
         Where types differ only in width the wider one is used; a dictionary is read as the type of its values.
         """
-        self.fields: tuple[Any, ...] = _fields(found, names)
+        self.fields: tuple[Any, ...] = _fields(contents, names)
         """An Arrow field for each column, in the order of `names`."""
         self._names = list(names)
-        self._reader = RowGroupReader(found.filesystem)
-        self._left = [group for group in found.groups if group.rows]
+        self._reader = RowGroupReader(contents.filesystem)
+        self._left = [group for group in contents.groups if group.rows]
         self._table: Any = None
 
     def take(self, rows: int) -> list[Any]:
@@ -68,16 +68,16 @@ class KeptColumns:
             ) from error
 
 
-def _fields(found: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
+def _fields(contents: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
     """Return fields that fit the columns of every file; raises DataError where a column is missing or does not fit."""
     together = pa.schema([])
     problems = []
-    for file, schema in zip(found.files, found.schemas, strict=True) if names else ():
+    for file, schema in zip(contents.files, contents.schemas, strict=True) if names else ():
         absent = [_absent(name, schema.names) for name in names if schema.names.count(name) != 1]
         if not absent:
-            own = pa.schema([_plain(schema.field(name)) for name in dict.fromkeys(names)])
+            file_schema = pa.schema([_plain(schema.field(name)) for name in dict.fromkeys(names)])
             try:
-                together = pa.unify_schemas([together, own], promote_options="permissive")
+                together = pa.unify_schemas([together, file_schema], promote_options="permissive")
             except pa.ArrowException as error:
                 absent = [f"{one_line(error)} of other files; make all files alike"]
         problems += [f"{file.name}: {problem}" for problem in absent]
@@ -248,10 +248,10 @@ class ScoresFile:
         logits = np.concatenate(self._waiting)
         columns = self._kept.take(self._gathered)
         self._waiting, self._gathered = [], 0
-        for each, link in zip(logits.T, self._links.values(), strict=True):
+        for values, link in zip(logits.T, self._links.values(), strict=True):
             with np.errstate(over="ignore"):
-                predicted = predictions(each.astype(np.float64), link).astype(np.float32)
-            columns += [pa.array(each if kind == LOGIT else predicted) for kind in self._kinds(link)]
+                predicted = predictions(values.astype(np.float64), link).astype(np.float32)
+            columns += [pa.array(values if kind == LOGIT else predicted) for kind in self._kinds(link)]
         try:
             self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         except (OSError, pa.ArrowException) as error:

@@ -66,8 +66,8 @@ def open_source(
             seed,
             dataset.group_by is not None and (split == "eval" or queries),
         )
-    found = scan(dataset)
-    return ParquetSource(found.settled, found, split, seed, links, queries)
+    contents = scan(dataset)
+    return ParquetSource(contents.settled, contents, split, seed, links, queries)
 
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:

@@ -1,8 +1,11 @@
-"""The rows of the training split and of the evaluation split."""
+"""The part of each row: training, evaluation, test, or none.
 
-from collections.abc import Sequence
+A split by files, or of all rows, gives each row group one part. All others give each row one (`Selector.parts_in`).
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +16,7 @@ from persia_cli.config.schema.split import (
     ColumnSplit,
     EvalSplit,
     EverySplit,
+    FileSplit,
     HashSplit,
     LastSplit,
     Part,
@@ -22,11 +26,187 @@ from persia_cli.config.schema.split import (
 )
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import class_of, is_text, plain_type
-from persia_cli.data.read.parts import PARTS, TEST, parts_by_hash, parts_by_last, parts_by_time, with_times
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.read.times import TIMES, microseconds
+from persia_cli.data.read.random_bits import salt, stream, uniform
+from persia_cli.data.read.row_groups import RowGroup, read_groups
+from persia_cli.data.read.times import TIMES, NotATimeError, from_format, microseconds, remedy
+from persia_cli.data.read.values import NotAnIdError, id_values
+from persia_cli.errors import DataError, count
 
+PARTS: dict[Part, int] = {"train": 0, "eval": 1, "test": 2}
+UNUSED = 3
+"""The part of a row that is in no split."""
 _SHOWN_VALUES = 6
+_SALT = salt(0x73706C6974)
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+"""The hash of a null."""
+Parts = NDArray[np.int8]
+
+
+def parts_by_time(split: TimeSplit, first_row: int, column: Any) -> Parts:
+    """Return the part of each row by its time, with `eval_from` known; raises DataError."""
+    times = time_values(column, split.column, split.format, lambda row: f"row {first_row + row} (from 0, of all)")
+    parts = np.zeros(times.size, np.int8)
+    assert split.eval_from is not None
+    parts[times >= _time(split, column, "eval_from")] = PARTS["eval"]
+    if split.test_from is not None:
+        parts[times >= _time(split, column, "test_from")] = PARTS["test"]
+    return parts
+
+
+def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) -> TimeSplit:
+    """Return the split with times in place of fractions, those that give parts nearest to them; raises DataError.
+
+    Rows of one time stay together, and no part is empty.
+    """
+    if split.eval_fraction is None and split.test_fraction is None:
+        return split
+    times_of_groups, column = [np.empty(0, np.int64)], pa.array([], pa.int64())
+    for group, table in read_groups(filesystem, groups, [split.column]):
+        column = table.column(0)
+        times_of_groups.append(time_values(column, split.column, split.format, group.place_of))
+    times = np.concatenate(times_of_groups)
+    if not times.size:
+        return split.model_copy(update={"eval_from": 0, "eval_fraction": None, "test_fraction": None})
+    times.sort()
+    first = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
+    distinct = times[first]
+
+    def given(key: Literal["eval_from", "test_from"]) -> int | None:
+        """Return the number of the first distinct time of a part that begins at a given time."""
+        is_given = getattr(split, key) is not None
+        return int(np.searchsorted(distinct, _time(split, column, key))) if is_given else None
+
+    def nearest(key: str, rows: float, least: int, end: int) -> int:
+        """Return the number of the distinct time, in [least, end), with nearest to so many rows before it."""
+        if least >= end:
+            raise DataError(
+                f"dataset.split.{key}: of {count(distinct.size, 'distinct time')} in column {split.column} none is "
+                "left for this part; correct dataset.split, or split by rows: {kind: hash, eval_fraction: 0.2}"
+            )
+        return least + int(np.argmin(np.abs(first[least:end] - rows)))
+
+    evaluates, tests = given("eval_from"), given("test_from")
+    if split.test_fraction is not None:
+        least = 2 if evaluates is None else evaluates + 1
+        tests = nearest("test_fraction", times.size * (1.0 - split.test_fraction), least, distinct.size)
+    if split.eval_fraction is not None:
+        end = distinct.size if tests is None else tests
+        before = times.size if end == distinct.size else int(first[end])
+        evaluates = nearest("eval_fraction", before - times.size * split.eval_fraction, 1, end)
+    known: dict[str, Any] = {"eval_fraction": None, "test_fraction": None}
+    is_integer = _is_integer(split, column)
+    for key, number, is_open in (
+        ("eval_from", evaluates, split.eval_fraction is not None),
+        ("test_from", tests, split.test_fraction is not None),
+    ):
+        if is_open and number is not None:
+            known[key] = int(distinct[number]) if is_integer else str(np.datetime64(int(distinct[number]), "us"))
+    return split.model_copy(update=known)
+
+
+def parts_by_hash(split: HashSplit, first_row: int, table: Any) -> Parts:
+    """Return the part of each row by the hash of its value, or of its number."""
+    if split.column is None:
+        values = np.arange(first_row, first_row + table.num_rows, dtype=np.uint64)
+    else:
+        values = _keys(table.column(split.column), split.column)
+    chance = uniform(stream(_SALT, stream(_SALT, values)))
+    test = split.test_fraction or 0.0
+    return np.where(chance < test, PARTS["test"], chance < test + split.eval_fraction).astype(np.int8)
+
+
+def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup]) -> Parts:
+    """Return the part of each row by its place in its group; reads two columns once. Raises DataError."""
+    keys_of_groups, nulls_of_groups, times_of_groups = (
+        [np.empty(0, np.uint64)],
+        [np.empty(0, np.bool_)],
+        [np.empty(0, np.int64)],
+    )
+    for group, table in read_groups(filesystem, groups, [split.group, split.order]):
+        key, time = table.column(split.group), table.column(split.order)
+        keys_of_groups.append(_keys(key, split.group))
+        nulls_of_groups.append(key.is_null().to_numpy())
+        times_of_groups.append(time_values(time, split.order, split.format, group.place_of))
+    keys, nulls, times = (
+        np.concatenate(keys_of_groups),
+        np.concatenate(nulls_of_groups),
+        np.concatenate(times_of_groups),
+    )
+    order = np.lexsort((times, keys))  # stable: rows of equal times stay in the order of the files
+    ordered = keys[order]
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: keys.size]
+    start = np.flatnonzero(is_first)
+    sizes = np.diff(np.append(start, keys.size))
+    parts = np.zeros(keys.size, np.int8)
+    last = order[(start + sizes - 1)[sizes > 1]]
+    parts[last] = PARTS["test"] if split.test else PARTS["eval"]
+    if split.test:
+        parts[order[(start + sizes - 2)[sizes > 2]]] = PARTS["eval"]
+    parts[nulls] = PARTS["train"]
+    return parts
+
+
+def time_values(column: Any, name: str, form: str | None, place_of: Callable[[int], str]) -> NDArray[np.int64]:
+    """Return times as microseconds since 1970 in UTC, and integers without a format unchanged.
+
+    Raises DataError for null or what is no time, with the place of its row.
+    """
+    kind = plain_type(column.type)
+    column = column.cast(kind).combine_chunks()
+    try:
+        column = from_format(column, form)
+        is_integer = class_of(column.type) == "integer"
+        times = column.cast(pa.int64()) if is_integer else microseconds(column)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"dataset.split: column {name} has integers that do not fit into 63 bits") from error
+    except NotATimeError as error:
+        position, correct = place_of(error.index), remedy(form).replace("leave it empty", "drop the row")
+        raise DataError(f"dataset.split: {error} in {position} of column {name}; {correct}") from error
+    if times.null_count:
+        raise DataError(f"dataset.split: column {name} has nulls, and a row needs a time; drop or correct these rows")
+    values: NDArray[np.int64] = times.to_numpy(zero_copy_only=False)
+    return values
+
+
+def values_in(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> str:
+    """Return a few values of the column of a split by column, or the first and the last time of one by time."""
+    if isinstance(split, ColumnSplit):
+        values: dict[str, None] = {}
+        for _, table in read_groups(filesystem, groups, [split.column]):
+            values.update(dict.fromkeys(map(str, pc.unique(table.column(0)).slice(0, _SHOWN_VALUES).to_pylist())))
+            if len(values) >= _SHOWN_VALUES:
+                break
+        return ", ".join([*values][:_SHOWN_VALUES])
+    assert isinstance(split, TimeSplit)
+    times_of_groups, is_integer = [], False
+    for group, table in read_groups(filesystem, groups, [split.column]):
+        times_of_groups.append(time_values(table.column(0), split.column, split.format, group.place_of))
+        is_integer = _is_integer(split, table.column(0))
+    times = np.concatenate(times_of_groups)
+    first, last = (time if is_integer else np.datetime64(int(time), "us").item() for time in (times.min(), times.max()))
+    return f"from {first} to {last}"
+
+
+def _keys(column: Any, name: str) -> NDArray[np.uint64]:
+    """Return a number for each value, equal for equal values; raises DataError for values that are no ids."""
+    try:
+        return id_values(column, name, None, _NULL)
+    except NotAnIdError as error:
+        raise DataError(f"dataset.split: column {name}: {error}; split by another column") from error
+
+
+def _time(split: TimeSplit, column: Any, key: Literal["eval_from", "test_from"]) -> int:
+    """Return a time of the configuration as `time_values` has those of the column; raises DataError."""
+    given, is_integer = getattr(split, key), _is_integer(split, column)
+    if is_integer != isinstance(given, int):
+        there, wanted = ("integers", "an integer") if is_integer else ("times", "a time such as 2024-02-01")
+        raise DataError(f"dataset.split.{key} is {given}, but the column holds {there}; write {wanted}")
+    return given if isinstance(given, int) else int(np.datetime64(given, "us").astype(np.int64))
+
+
+def _is_integer(split: TimeSplit, column: Any) -> bool:
+    """Return True if the column's times are integers that are compared unchanged."""
+    return split.format is None and class_of(plain_type(column.type)) == "integer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +217,6 @@ class SplitRows:
     eval: tuple[int, ...]
     test: int = 0
     """Rows that are set aside for a test, of all row groups; 0 where other files have them."""
-    values: tuple[str, ...] = ()
-    """A few values of the split column, for messages."""
 
     def of(self, name: SplitName) -> tuple[int, ...]:
         """Return one split's rows in each row group."""
@@ -62,22 +240,21 @@ class Selector:
 
         `first_row` is the number of its first row over all files; it has the columns of `columns`. Raises DataError.
         """
-        split = self.split
-        if isinstance(split, EverySplit):
-            is_eval = (np.arange(first_row, first_row + table.num_rows) - split.offset) % split.n == 0
-            return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
-        if isinstance(split, ColumnSplit):
-            return np.flatnonzero(_of_split(table.column(split.column), split, name))
         parts = self.parts_in(first_row, table)
-        # Split by files, or with all rows in one split, a row group has one split.
         return None if parts is None else np.flatnonzero(parts == PARTS[name])
 
-    def parts_in(self, first_row: int, table: Any) -> NDArray[np.int8] | None:
-        """Return the part of each row of a table, as `rows` has it, where times, hashes or groups make the split."""
-        if isinstance(self.split, TimeSplit):
-            return parts_by_time(self.split, first_row, table.column(self.split.column))
-        if isinstance(self.split, HashSplit):
-            return parts_by_hash(self.split, first_row, table)
+    def parts_in(self, first_row: int, table: Any) -> Parts | None:
+        """Return the part of each row of a table, as `rows` has it; None if a row group has one part."""
+        match self.split:
+            case EverySplit(n=n, offset=offset):
+                is_eval: NDArray[np.bool_] = (np.arange(first_row, first_row + table.num_rows) - offset) % n == 0
+                return is_eval.astype(np.int8)
+            case ColumnSplit():
+                return parts_by_column(self.split, table.column(self.split.column))
+            case TimeSplit():
+                return parts_by_time(self.split, first_row, table.column(self.split.column))
+            case HashSplit():
+                return parts_by_hash(self.split, first_row, table)
         return None if self.parts is None else self.parts[first_row : first_row + table.num_rows]
 
 
@@ -95,37 +272,27 @@ def selector_of(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> Se
 
 
 def count_rows(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
-    """Count the rows of both splits; reads only the split column, if there is one."""
+    """Count the rows of each split; reads only the columns that make it, if there are any."""
     split = selector.split
-    if isinstance(split, ColumnSplit):
-        return _count_by_column(split, filesystem, groups)
     if isinstance(split, EverySplit):
         evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in groups]
         return SplitRows(tuple(g.rows - n for g, n in zip(groups, evaluation, strict=True)), tuple(evaluation))
-    if isinstance(split, TimeSplit | HashSplit | LastSplit):
-        return _count_selected(selector, filesystem, groups)
     if isinstance(split, EvalSplit | PredictSplit):
         return SplitRows((0,) * len(groups), tuple(g.rows for g in groups))
-    train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
-    return SplitRows(tuple(train), tuple(evaluation))
-
-
-def _count_selected(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
-    counts = []
-    with RowGroupReader(filesystem) as reader:
-        for group in groups:
-            if selector.columns:
-                table = reader.read(group, selector.columns)
-            else:
-                table = pa.table({"": pa.nulls(group.rows)})
-            parts = selector.parts_in(group.first_row, table)
-            assert parts is not None
-            counts.append(np.bincount(parts, minlength=TEST + 1).tolist())
-    return SplitRows(
-        tuple(each[PARTS["train"]] for each in counts),
-        tuple(each[PARTS["eval"]] for each in counts),
-        sum(each[TEST] for each in counts),
-    )
+    if isinstance(split, FileSplit):
+        train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
+        return SplitRows(tuple(train), tuple(evaluation))
+    if selector.columns:
+        tables = read_groups(filesystem, groups, selector.columns)
+    else:
+        tables = ((group, pa.table({"": pa.nulls(group.rows)})) for group in groups)
+    counts = np.zeros((len(groups), UNUSED + 1), np.int64)
+    for of_group, (group, table) in zip(counts, tables, strict=True):
+        parts = selector.parts_in(group.first_row, table)
+        assert parts is not None
+        of_group += np.bincount(parts, minlength=UNUSED + 1)
+    train, evaluation, test, _ = counts.T.tolist()
+    return SplitRows(tuple(train), tuple(evaluation), sum(test))
 
 
 def _multiples(first: int, count: int, n: int) -> int:
@@ -133,37 +300,16 @@ def _multiples(first: int, count: int, n: int) -> int:
     return (first + count - 1) // n - (first - 1) // n
 
 
-def _count_by_column(split: ColumnSplit, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
-    train: list[int] = []
-    evaluation: list[int] = []
-    values: dict[str, None] = {}
-    test = 0
-    with RowGroupReader(filesystem) as reader:
-        for group in groups:
-            column = reader.read(group, [split.column]).column(0)
-            train.append(int(_of_split(column, split, "train").sum()))
-            evaluation.append(int(_of_split(column, split, "eval").sum()))
-            test += int(_of_split(column, split, "test").sum())
-            if len(values) < _SHOWN_VALUES:
-                values.update(dict.fromkeys(map(str, pc.unique(column).slice(0, _SHOWN_VALUES).to_pylist())))
-    return SplitRows(tuple(train), tuple(evaluation), test, tuple(values)[:_SHOWN_VALUES])
-
-
-def _of_split(column: Any, split: ColumnSplit, name: Part) -> NDArray[np.bool_]:
-    """Return True for each value of the split column in a split; null is in the split of all other values, if any."""
-    if split.train is None and name == "train":
-        return ~_is_one_of(column, (*split.values("eval"), *split.values("test")))
-    return _is_one_of(column, split.values(name))
-
-
-def _is_one_of(column: Any, values: tuple[str | int, ...]) -> NDArray[np.bool_]:
-    kind = plain_type(column.type)
+def parts_by_column(split: ColumnSplit, column: Any) -> Parts:
+    """Return the part of each row by its value; null is in the part of all other values, if any."""
+    kind, values = plain_type(column.type), [value for name in PARTS for value in split.values(name)]
     column = column.cast(kind)
     if class_of(kind) in TIMES:
-        column, kind = pa.chunked_array([microseconds(column.combine_chunks())]), pa.int64()
-        values = tuple(microseconds(pa.array(values, pa.string())).to_pylist())
-    elif not is_text(kind):
-        kind = pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
-        column = column.cast(kind)
-    matches: NDArray[np.bool_] = pc.is_in(column, pa.array(values, kind)).to_numpy()
-    return matches
+        column, known = microseconds(column.combine_chunks()), microseconds(pa.array(values, pa.string()))
+    else:
+        kind = kind if is_text(kind) or pa.types.is_uint64(kind) else pa.int64()
+        column, known = column.cast(kind), pa.array(values, kind)
+    parts = [part for name, part in PARTS.items() for _ in split.values(name)]
+    parts.append(PARTS["train"] if split.train is None else UNUSED)
+    numbers: NDArray[np.int32] = pc.index_in(column, known).fill_null(len(values)).to_numpy()
+    return np.array(parts, np.int8)[numbers]

@@ -118,9 +118,9 @@ class _Bytes(io.RawIOBase):
 
     def close(self) -> None:
         """Close the file."""
-        for each in (self._content, self._raw):
-            if each is not None:
-                each.close()
+        for file in (self._content, self._raw):
+            if file is not None:
+                file.close()
         super().close()
 
 
@@ -137,8 +137,8 @@ class TextRows(NamedTuple):
 
     def text(self, row: int) -> str:
         """Return a row for messages."""
-        words = " ".join(self.data[self.starts[row] : self.starts[row + 1]].decode(errors="replace").split())
-        return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+        plain = " ".join(self.data[self.starts[row] : self.starts[row + 1]].decode(errors="replace").split())
+        return plain if len(plain) <= _SHOWN else f"{plain[:_SHOWN]}…"
 
     def joined(self, wanted: NDArray[np.bool_]) -> bytes:
         """Return the text of the rows that are True in `wanted`."""
@@ -186,8 +186,8 @@ def read_rows(
 
 def _part(rows: TextRows, start: int, stop: int) -> TextRows:
     """Return the rows [start, stop)."""
-    edges, own = slice(start, stop + 1), slice(start, stop)
-    return TextRows(rows.data, rows.starts[edges], rows.lines[edges], rows.fields[own], rows.flaws[own])
+    edges, rows_there = slice(start, stop + 1), slice(start, stop)
+    return TextRows(rows.data, rows.starts[edges], rows.lines[edges], rows.fields[rows_there], rows.flaws[rows_there])
 
 
 def _skip_line(stream: io.BufferedReader) -> int:

@@ -32,8 +32,8 @@ def version_of(filesystem: Any, path: str, source: Any) -> str:
     """Return the version of a file that is open as `source`; empty for a store without tags. Raises OSError."""
     if filesystem.type_name != "local":
         return str(source.metadata().get(_TAG, b"").decode())
-    found = Path(path).stat()
-    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns}"
+    stat = Path(path).stat()
+    return f"{stat.st_size} {stat.st_ino} {stat.st_mtime_ns}"
 
 
 def require_version(filesystem: Any, path: str, source: Any, version: str) -> None:
@@ -62,15 +62,15 @@ def content_of(filesystem: Any, path: str, metadata: Any = None, version: str = 
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         digest = xxh64(str(size).encode())
-        for place, length in _parts(size, metadata):
-            digest.update(os.pread(file.fileno(), length, place))
+        for start, length in _parts(size, metadata):
+            digest.update(os.pread(file.fileno(), length, start))
     return digest.hexdigest()
 
 
 def _parts(size: int, metadata: Any) -> Iterator[tuple[int, int]]:
     """Yield place and length of each part of a file that the checksum of its content is made of."""
-    for place in range(0, size, max(SAMPLE_BYTES, size // SAMPLES)):
-        yield place, SAMPLE_BYTES
+    for start in range(0, size, max(SAMPLE_BYTES, size // SAMPLES)):
+        yield start, SAMPLE_BYTES
     if metadata is None:
         yield max(0, size - SAMPLE_BYTES), SAMPLE_BYTES
         return

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.data.read.arrow_types import class_of
-from persia_cli.data.read.ids import text_buffers, text_ids
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID, text_buffers, text_ids
 from persia_cli.data.read.times import TIMES, NotATimeError, microseconds, time_numbers
 
 Made = Literal["integer", "text", "time"] | None
@@ -129,10 +128,10 @@ def _times(array: Any) -> Any:
 
 def whole_floats(array: Any) -> Any:
     """Return whole numbers as int64 and NaN as null; 2^53 is refused, since it may be a rounded 2^53 + 1."""
-    beyond = 2.0 ** {pa.float16(): 11, pa.float32(): 24}.get(array.type, 53)
+    limit = 2.0 ** {pa.float16(): 11, pa.float32(): 24}.get(array.type, 53)
     values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     absent = np.isnan(values)
-    good = absent | (np.isfinite(values) & (np.trunc(values) == values) & (np.abs(values) < beyond))
+    good = absent | (np.isfinite(values) & (np.trunc(values) == values) & (np.abs(values) < limit))
     if not good.all():
         first = int(np.argmin(good))
         large = np.isfinite(values[first]) and np.trunc(values[first]) == values[first]
@@ -165,8 +164,8 @@ def _parsed(texts: Any) -> Any:
         with suppress(pa.ArrowInvalid):
             low = pc.if_else(negative, texts, None).cast(pa.int64()).view(pa.uint64())
             return pc.coalesce(low, pc.if_else(negative, None, texts).cast(pa.uint64()))
-    found = enumerate(texts.to_pylist())
-    wrong = np.array([place for place, text in found if text is not None and not _is_integer(text)] or [0])
+    numbered = enumerate(texts.to_pylist())
+    wrong = np.array([row for row, text in numbered if text is not None and not _is_integer(text)] or [0])
     raise NotAnIdError(int(wrong[0]), repr(texts[int(wrong[0])].as_py()), "is not an integer", wrong)
 
 

@@ -51,31 +51,33 @@ def find_vectors(path: str, id_: str | None, vector: str | None, dim: int, key: 
     `id_` and `vector` are the names of the columns if they are given; `key` is that of the configuration. Raises
     DataError with every problem, one line each.
     """
-    place = locate(path, key)
-    _, files = of_one_format(find_files(place), "parquet")
+    location = locate(path, key)
+    _, files = of_one_format(find_files(location), "parquet")
     if not files:
         raise DataError(f"{key}={path} does not exist or has no Parquet file; correct the path")
     wrong: list[str] = []
-    found: dict[str, tuple[str, str, int]] = {}
+    columns_by_file: dict[str, tuple[str, str, int]] = {}
     has_text = True
     for file in files:
         try:
-            metadata, schema, _ = read_footer(place.filesystem, file, place.uri)
-            found[file.path] = (*_columns(schema, id_, vector, dim, key), metadata.num_rows)
-            has_text &= class_of(schema.field(found[file.path][0]).type) == "text"
+            metadata, schema, _ = read_footer(location.filesystem, file, location.uri)
+            columns_by_file[file.path] = (*_columns(schema, id_, vector, dim, key), metadata.num_rows)
+            has_text &= class_of(schema.field(columns_by_file[file.path][0]).type) == "text"
         except (OSError, pa.ArrowException) as error:
             wrong.append(f"{file.path}: this is not a readable Parquet file ({one_line(error)}); write it again")
         except DataError as error:
             wrong.append(f"{file.path}: {error}")
-    names = {columns[:2] for columns in found.values()}
+    names = {columns[:2] for columns in columns_by_file.values()}
     if len(names) > 1:
         wrong.append(f"{key}={path}: the files name their columns differently; give {key}.id and {key}.vector")
     if wrong:
         raise DataError("\n".join(wrong))
-    columns = VectorColumns(tuple(found), *names.pop(), sum(rows for *_, rows in found.values()), has_text)
+    columns = VectorColumns(
+        tuple(columns_by_file), *names.pop(), sum(rows for *_, rows in columns_by_file.values()), has_text
+    )
     if not columns.rows:
         raise DataError(f"{key}={path}: the files hold no rows; write them again")
-    for batch in _batches(place, columns, columns.files[0], 1024):
+    for batch in _batches(location, columns, columns.files[0], 1024):
         _decode_vectors(batch.column(1), dim, f"{columns.files[0]}, row group 0", 0)
         break
     return columns
@@ -87,11 +89,11 @@ def read_vectors(path: str, columns: VectorColumns, dim: int, table: str, made: 
     Raises DataError for a file that cannot be read, an id that is null or none, and a vector that is null, of another
     dim or not finite, naming file and row group.
     """
-    place = locate(path, "init_from.vectors")
+    location = locate(path, "init_from.vectors")
     most = min(MAX_ROWS, max(MAX_VALUES // dim, 1024))
     for file in columns.files:
         before, first = -1, 0
-        for number, batch in _numbered(place, columns, file, most):
+        for number, batch in _numbered(location, columns, file, most):
             first = first if number == before else 0
             where = f"{file}, row group {number}"
             ids = _decode_ids(batch.column(0), table, made, columns.id, where, first)
@@ -107,7 +109,7 @@ def _columns(schema: Any, id_: str | None, vector: str | None, dim: int, key: st
     kinds = {field.name: plain_type(field.type) for field in schema}
     chosen = []
     for what, name, wanted in (("id", id_, False), ("vector", vector, True)):
-        fitting = [each for each, kind in kinds.items() if is_list(kind) == wanted and each not in (id_, vector)]
+        fitting = [name for name, kind in kinds.items() if is_list(kind) == wanted and name not in (id_, vector)]
         if name is None and what in fitting:
             fitting = [what]
         if name is None and len(fitting) != 1:
@@ -126,16 +128,16 @@ def _columns(schema: Any, id_: str | None, vector: str | None, dim: int, key: st
     return chosen[0], chosen[1]
 
 
-def _batches(place: Location, columns: VectorColumns, file: str, most: int) -> Iterator[Any]:
-    for _, batch in _numbered(place, columns, file, most):
+def _batches(location: Location, columns: VectorColumns, file: str, most: int) -> Iterator[Any]:
+    for _, batch in _numbered(location, columns, file, most):
         yield batch
 
 
-def _numbered(place: Location, columns: VectorColumns, file: str, most: int) -> Iterator[tuple[int, Any]]:
+def _numbered(location: Location, columns: VectorColumns, file: str, most: int) -> Iterator[tuple[int, Any]]:
     """Yield number of the row group and record batch [id, vector] of at most `most` rows."""
     names = [columns.id, columns.vector]
     try:
-        with place.filesystem.open_input_file(file) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
+        with location.filesystem.open_input_file(file) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
             for number in range(parquet.num_row_groups):
                 for batch in parquet.iter_batches(most, [number], columns=names, use_threads=False):
                     yield number, without_extensions(batch.select(names))

@@ -22,7 +22,7 @@ from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, RoleError, UserError, WireError
 from persia_cli.loggers.process import Loggers, names_of
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
-from persia_cli.observe.moment import MOMENT
+from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import RecordState, load_state
 from persia_cli.observe.recordings import remove_recordings
@@ -241,7 +241,7 @@ class Coordinator:
             self._events.flush()
             self._metrics.flush()
             with suppress(OSError):  # nothing depends on this file
-                (self._run_dir / MOMENT).write_text(text)
+                (self._run_dir / LIVE_STATE).write_text(text)
             return self._loggers.failures() if self._loggers is not None else []
 
         self._disk.run("looking at the record", look, self._warn)
@@ -276,7 +276,7 @@ class Coordinator:
                 self._disk.run("removing the scores", self._scoring.discard)
             self._finish_disk_work()
             with suppress(OSError):
-                (self._run_dir / MOMENT).unlink(missing_ok=True)  # the record has the final state
+                (self._run_dir / LIVE_STATE).unlink(missing_ok=True)  # the record has the final state
             with closing(self._events):
                 self._metrics.close()
 
@@ -395,7 +395,7 @@ def as_event(warm: WarmStart) -> dict[str, Any]:
 
 
 def live_state(state: JobState) -> dict[str, Any]:
-    """Return the content of the file that `persia_cli.observe.moment` reads: what each replica does at present."""
+    """Return the content of the file that `persia_cli.observe.live_state` reads: what each replica does at present."""
     queues = state.record.queues()
     # A process that has been replaced comes before the one in its place.
     roles = {f"{entry['role']}-{entry['index']}": entry for entry in state.record.roles()}

@@ -57,8 +57,12 @@ def model_metadata(model: ModelDescription) -> HttpAnswer:
             "name": model.name,
             "versions": [version_of(model)],
             "platform": PLATFORM,
-            "inputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in model.inputs],
-            "outputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in model.outputs],
+            "inputs": [
+                {"name": field.name, "datatype": field.datatype, "shape": field.shape} for field in model.inputs
+            ],
+            "outputs": [
+                {"name": output.name, "datatype": output.datatype, "shape": output.shape} for output in model.outputs
+            ],
         }
     )
 
@@ -75,8 +79,8 @@ def model_config(model: ModelDescription) -> HttpAnswer:
     def listed(parts: Sequence[ModelInput] | Sequence[ModelOutput]) -> list[dict[str, Any]]:
         kinds = {"BYTES": "STRING"}
         return [
-            {"name": each.name, "data_type": f"TYPE_{kinds.get(each.datatype, each.datatype)}", "dims": each.shape}
-            for each in parts
+            {"name": part.name, "data_type": f"TYPE_{kinds.get(part.datatype, part.datatype)}", "dims": part.shape}
+            for part in parts
         ]
 
     about = {"name": model.name, "platform": PLATFORM, "max_batch_size": 0}
@@ -85,9 +89,9 @@ def model_config(model: ModelDescription) -> HttpAnswer:
 
 def model_stats(model: ModelDescription, counts: InferenceCounts) -> HttpAnswer:
     """Return the counts of the model's requests since the start, of all workers, in the format of Triton."""
-    own = {"success": {"count": counts.answered}, "fail": {"count": counts.refused}}
+    statistics = {"success": {"count": counts.answered}, "fail": {"count": counts.refused}}
     about = {"name": model.name, "version": version_of(model), "inference_count": counts.samples}
-    return in_json({"model_stats": [{**about, "execution_count": counts.answered, "inference_stats": own}]})
+    return in_json({"model_stats": [{**about, "execution_count": counts.answered, "inference_stats": statistics}]})
 
 
 def version_of(model: ModelDescription) -> str:
@@ -95,12 +99,12 @@ def version_of(model: ModelDescription) -> str:
     return str(model.step)
 
 
-def inferred(model: ModelDescription, question: PredictionRequest, found: Predictions) -> HttpAnswer:
+def inferred(model: ModelDescription, question: PredictionRequest, predictions: Predictions) -> HttpAnswer:
     """Return predictions in version 2 of the protocol."""
     outputs: list[dict[str, Any]] = []
     parts: list[bytes] = []
     for number, is_binary in question.outputs:
-        values = np.ascontiguousarray(found.values[:, number])
+        values = np.ascontiguousarray(predictions.values[:, number])
         output = model.outputs[number]
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": [values.size]}
         if is_binary:
@@ -119,10 +123,10 @@ def inferred(model: ModelDescription, question: PredictionRequest, found: Predic
     return HttpAnswer(200, b"".join([head, *parts]), "application/octet-stream", headers)
 
 
-def predicted(model: ModelDescription, found: Predictions) -> HttpAnswer:
+def predicted(model: ModelDescription, predictions: Predictions) -> HttpAnswer:
     """Return predictions of rows: a number for each, or with several outputs an object."""
-    rows: list[Any] = found.values[:, 0].tolist()
+    rows: list[Any] = predictions.values[:, 0].tolist()
     if len(model.outputs) > 1:
         names = [output.name for output in model.outputs]
-        rows = [dict(zip(names, row, strict=True)) for row in found.values.tolist()]
+        rows = [dict(zip(names, row, strict=True)) for row in predictions.values.tolist()]
     return in_json({"predictions": rows})._replace(headers={MODEL_VERSION: version_of(model)})

@@ -1,4 +1,7 @@
-"""The application, in ASGI version 3: HTTP requests in, predictions out."""
+"""The application, in ASGI version 3: HTTP requests in, predictions out.
+
+Bodies are decompressed as they arrive, within the bound of their size. The model computes one request at a time.
+"""
 
 import asyncio
 import hmac
@@ -12,23 +15,150 @@ import numpy as np
 
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE
-from persia_cli.serving.example import example_row
-from persia_cli.serving.golden import read_golden
+from persia_cli.serving.golden import example_row, read_golden
 from persia_cli.serving.http import answers
 from persia_cli.serving.http.answers import HttpAnswer, header_pairs
-from persia_cli.serving.http.bodies import PLAIN, Body
 from persia_cli.serving.http.metrics import KIND, ServingMetrics
 from persia_cli.serving.http.own_page import require_own_page
-from persia_cli.serving.http.page import page
 from persia_cli.serving.http.refused import CLOSE, DisconnectedError, RefusedRequestError, bad
 from persia_cli.serving.http.requests import PredictionRequest, RequestReader
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.http.token_file import TokenFile
-from persia_cli.serving.http.turns import Turns
 from persia_cli.serving.predictor import Predictions, Predictor
 
 if TYPE_CHECKING:
     from persia_cli.serving.http.request_log import RequestLog
+import base64
+import hashlib
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from persia_cli.errors import count
+from persia_cli.serving.http.refused import busy
+
+PAGE = Path(__file__).with_name("page.html")
+
+
+def page() -> HttpAnswer:
+    """Return the page. A browser runs its one script, and connects to this server only."""
+    text = PAGE.read_text(encoding="utf-8")
+    rules = [
+        "default-src 'none'",
+        f"script-src {_digest(text, 'script')}",
+        f"style-src {_digest(text, 'style')}",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    ]
+    headers = {
+        "content-security-policy": "; ".join(rules),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-store",
+    }
+    return HttpAnswer(200, text.encode(), "text/html; charset=utf-8", headers)
+
+
+def _digest(text: str, tag: str) -> str:
+    [content] = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+T = TypeVar("T")
+
+
+class Turns:
+    """A queue of bounded length. Work runs on the event loop, which sends each answer before the next work begins."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """True if one more request would be refused."""
+        return self._held >= self._most
+
+    def refusal(self) -> RefusedRequestError:
+        """Return the refusal of a request for which there is no place."""
+        return busy(f"the server has {count(self._most, 'request')} at work or waiting already; try again later")
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Occupy a place for a request from its arrival on; raises RefusedRequestError if there is none."""
+        if self.is_full:
+            raise self.refusal()
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
+    async def turn(self, until: float, work: Callable[[], T]) -> T:
+        """Return the result of `work` when its turn comes; raises RefusedRequestError if that is later than `until`."""
+        await self._lock.acquire()
+        try:
+            if time.monotonic() > until:
+                raise busy("the request waited for its turn longer than its deadline; try again later")
+            return work()
+        finally:
+            # Not at once, since the caller writes its answer, and the event loop sends that first.
+            asyncio.get_running_loop().call_soon(self._lock.release)
+
+
+PLAIN = b"identity"
+COMPRESSED = {b"gzip", b"x-gzip", b"deflate"}
+EITHER = zlib.MAX_WBITS | 32
+"""The argument of zlib for gzip and deflate, by the first bytes."""
+
+
+class Body:
+    """The bytes of a body. The part beyond the bound is read and dropped, since a client reads no answer before it has
+    sent everything."""
+
+    def __init__(self, encoding: bytes, most: int) -> None:
+        """`encoding` is the header Content-Encoding; raises RefusedRequestError for an unknown one."""
+        kind = encoding.strip().lower()
+        if kind not in {PLAIN, *COMPRESSED}:
+            raise RefusedRequestError(
+                415, "the body has a Content-Encoding that this server does not read; send gzip, deflate or none",
+                {"accept-encoding": "gzip, deflate", **CLOSE},
+            )  # fmt: skip
+        self._inflater = None if kind == PLAIN else zlib.decompressobj(EITHER)
+        self._most, self._size = most, 0
+        self._parts: list[bytes] = []
+        self._damage = ""
+
+    def add(self, part: bytes) -> None:
+        """Add the next bytes from the client; at most one byte beyond the bound is decompressed."""
+        if self._size > self._most or self._damage:
+            return
+        if self._inflater is not None:
+            try:
+                part = self._inflater.decompress(part, self._most + 1 - self._size)
+            except zlib.error as error:
+                self._damage = str(error)
+                return
+        self._size += len(part)
+        if self._size <= self._most:
+            self._parts.append(part)
+
+    def whole(self) -> bytes:
+        """Return all bytes; raises RefusedRequestError for a body that is too large, or not compressed as it says."""
+        if self._size > self._most:
+            raise RefusedRequestError(413, f"the body is larger than the {self._most:,} bytes that are allowed", CLOSE)
+        inflater = self._inflater
+        if self._damage or (inflater is not None and (not inflater.eof or inflater.unused_data)):
+            raise bad(f"the body cannot be decompressed: {self._damage or 'it does not end where its content does'}")
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
 
 log = logging.getLogger(__name__)
 
@@ -139,18 +269,18 @@ class ServingApp:
         version, _, rest = path.removeprefix("/").partition("/models/")
         if version not in ("v1", "v2") or not rest:
             raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; GET /v2 describes this server")
-        place, colon, verb = rest.rpartition(":") if version == "v1" and ":" in rest else (rest, "", "")
-        name, *steps = place.split("/")
+        address, colon, verb = rest.rpartition(":") if version == "v1" and ":" in rest else (rest, "", "")
+        name, *steps = address.split("/")
         if name != self._model.name:
             raise RefusedRequestError(404, f"there is no model {name[:100]!r}; this server has {self._model.name}")
-        own = answers.version_of(self._model)
+        present = answers.version_of(self._model)
         if steps[:1] == ["versions"] and len(steps) > 1:
-            if steps[1] != own:
-                raise RefusedRequestError(404, f"{name} has no version {steps[1][:100]!r}; this server has {own}")
+            if steps[1] != present:
+                raise RefusedRequestError(404, f"{name} has no version {steps[1][:100]!r}; this server has {present}")
             steps = steps[2:]
         route = self._model_routes.get((version, "".join(f"/{step}" for step in steps) + colon + verb))
         if route is None:
-            ways = ", ".join(f"/{each}/models/{name}{end}" for each, end in self._model_routes)
+            ways = ", ".join(f"/{version}/models/{name}{end}" for version, end in self._model_routes)
             raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; of this model there are {ways}")
         return route
 
@@ -205,8 +335,8 @@ class ServingApp:
 
     def _infer(self, body: bytes, headers: Headers) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
-        found = self._predictions(question)
-        return self._noted(question, found, body, headers, answers.inferred(self._model, question, found))
+        predictions = self._predictions(question)
+        return self._noted(question, predictions, body, headers, answers.inferred(self._model, question, predictions))
 
     def _ready(self, **about: str) -> HttpAnswer:
         is_ready = not self._is_ending()
@@ -214,42 +344,44 @@ class ServingApp:
 
     def _predict(self, body: bytes, headers: Headers) -> HttpAnswer:
         question = self._reader.rows(body)
-        found = self._predictions(question)
-        return self._noted(question, found, body, headers, answers.predicted(self._model, found))
+        predictions = self._predictions(question)
+        return self._noted(question, predictions, body, headers, answers.predicted(self._model, predictions))
 
     def _predictions(self, question: PredictionRequest) -> Predictions:
         try:
             batch = self._predictor.fields.batch(question.columns)
         except DataError as error:
             raise bad(str(error)) from error
-        found = self._predictor.predict(batch)
-        if not np.isfinite(found.values).all():
-            row, output = np.argwhere(~np.isfinite(found.values))[0].tolist()
-            value, name = found.values[row, output], self._model.outputs[output].name
+        predictions = self._predictor.predict(batch)
+        if not np.isfinite(predictions.values).all():
+            row, output = np.argwhere(~np.isfinite(predictions.values))[0].tolist()
+            value, name = predictions.values[row, output], self._model.outputs[output].name
             raise RefusedRequestError(
                 500, f"model {self._model.name} gives {value} as {name} of {WHERE.place_of(row)}, and that is no "
                 "prediction",
             )  # fmt: skip
         self.metrics.samples.inc(batch.size)
-        for number in found.missing.nonzero()[0]:
-            self.metrics.missing.labels(self._model.features[number].name).inc(int(found.missing[number]))
-        return found
+        for number in predictions.missing.nonzero()[0]:
+            self.metrics.missing.labels(self._model.features[number].name).inc(int(predictions.missing[number]))
+        return predictions
 
     def _noted(
-        self, question: PredictionRequest, found: Predictions, body: bytes, headers: Headers,
+        self, question: PredictionRequest, predictions: Predictions, body: bytes, headers: Headers,
         answer: HttpAnswer,
     ) -> HttpAnswer:  # fmt: skip
         """Log a request if it is in the sample; returns its answer, with the id that it got."""
         if self._log is None:
             return answer
-        own = headers.get(REQUEST_ID, b"").decode("latin-1")
-        name = own if own.isascii() and own.isprintable() and 0 < len(own) <= LONGEST_ID else secrets.token_hex(16)
+        given = headers.get(REQUEST_ID, b"").decode("latin-1")
+        name = (
+            given if given.isascii() and given.isprintable() and 0 < len(given) <= LONGEST_ID else secrets.token_hex(16)
+        )
         if question.id is not None and len(question.id) <= LONGEST_ID:
             name = question.id
         else:
             answer = answer._replace(headers={**answer.headers, REQUEST_ID.decode(): name})
         if self._log.draw():
-            self._log.offer(name, question.columns, found.values, len(body))
+            self._log.offer(name, question.columns, predictions.values, len(body))
         return answer
 
 

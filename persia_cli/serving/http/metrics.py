@@ -57,14 +57,14 @@ class _Family:
 
     def labels(self, *values: object) -> Counter:
         """Return the counter with these values of its labels."""
-        found = self._known.get(values)
-        if found is None:
+        counter = self._known.get(values)
+        if counter is None:
             pairs = zip(self._labels, values, strict=True)
             name = ",".join(f'{label}="{str(value).translate(_ESCAPED)}"' for label, value in pairs)
             with self._lock:
-                own = self._memory.counter(self._part, f"{self.name}{{{name}}}")
-            found = self._known[values] = Counter(own, self._lock)
-        return found
+                values_here = self._memory.counter(self._part, f"{self.name}{{{name}}}")
+            counter = self._known[values] = Counter(values_here, self._lock)
+        return counter
 
 
 class ServingMetrics:
@@ -100,9 +100,9 @@ class ServingMetrics:
 
     def inferences(self) -> "InferenceCounts":
         """Return the counts of requests for predictions, of all processes."""
-        asked = [f'persia_requests_total{{route="{route}",status="' for route in INFERENCES]
-        answered = self._sum(*(f"{each}200" for each in asked))
-        return InferenceCounts(self._sum("persia_samples_total"), answered, self._sum(*asked) - answered)
+        prefixes = [f'persia_requests_total{{route="{route}",status="' for route in INFERENCES]
+        answered = self._sum(*(f"{prefix}200" for prefix in prefixes))
+        return InferenceCounts(self._sum("persia_samples_total"), answered, self._sum(*prefixes) - answered)
 
     def log_counts(self) -> "LogCounts":
         """Return the counts of the request log, of all processes."""

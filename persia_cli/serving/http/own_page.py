@@ -20,23 +20,23 @@ def require_own_page(headers: Mapping[bytes, bytes], host: str, is_near: bool) -
 
     `host` is the address of the server as given; `is_near` if it is of this machine alone.
     """
-    asked = headers.get(b"host", b"").decode("latin-1").lower()
-    if is_near and not _is_here(asked, host.lower()):
+    requested = headers.get(b"host", b"").decode("latin-1").lower()
+    if is_near and not _is_here(requested, host.lower()):
         raise RefusedRequestError(
             421, "this server answers to localhost and 127.0.0.1 only; behind a proxy, let it send Host: localhost, or "
             "start the server with --token-file", CLOSE,
         )  # fmt: skip
     origin = headers.get(b"origin", b"").decode("latin-1").lower()
     # A proxy may have replaced Host. The header Sec-Fetch-Site, which pages cannot set, is right all the same.
-    is_own = origin.partition("://")[2] == asked or headers.get(b"sec-fetch-site") == b"same-origin"
-    if origin and not is_own:
+    is_same_site = origin.partition("://")[2] == requested or headers.get(b"sec-fetch-site") == b"same-origin"
+    if origin and not is_same_site:
         raise RefusedRequestError(403, f"this server answers to its own page, not to one of {origin[:100]}", CLOSE)
 
 
-def _is_here(asked: str, host: str) -> bool:
+def _is_here(requested: str, host: str) -> bool:
     """Return True if a Host header names this machine."""
-    name, colon, port = asked.rpartition(":")
-    name = (name if colon and port.isdecimal() else asked).removeprefix("[").removesuffix("]")
+    name, colon, port = requested.rpartition(":")
+    name = (name if colon and port.isdecimal() else requested).removeprefix("[").removesuffix("]")
     try:
         return name in ("localhost", host) or ipaddress.ip_address(name).is_loopback
     except ValueError:

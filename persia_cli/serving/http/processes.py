@@ -158,9 +158,9 @@ class _Supervisor:
         """Start workers: as many as are missing, or one that is to take the place of an old one."""
         if time.monotonic() < self._not_before:
             return
-        stay = [each for each in self._workers if not each.is_ending]
-        wanted = self._number + any(each.is_old for each in stay)
-        used = {each.part for each in self._workers}
+        stay = [worker for worker in self._workers if not worker.is_ending]
+        wanted = self._number + any(worker.is_old for worker in stay)
+        used = {worker.part for worker in self._workers}
         free = [part for part in range(1, self._memory.parts) if part not in used]
         for part in free[: wanted - len(stay)]:
             try:
@@ -172,18 +172,20 @@ class _Supervisor:
     def _look(self) -> None:
         """Wait a moment for news of workers, and act on them."""
         sources: dict[object, _WorkerProcess] = {
-            each.news: each for each in self._workers if each.ready is None and not each.is_ending
+            worker.news: worker for worker in self._workers if worker.ready is None and not worker.is_ending
         }
-        sources |= {each.process.sentinel: each for each in self._workers}
-        found = wait(list(sources), LOOK_S)  # type: ignore[arg-type]
-        for source in sorted(found, key=lambda each: not isinstance(each, Connection)):  # the last news before the end
+        sources |= {worker.process.sentinel: worker for worker in self._workers}
+        ready = wait(list(sources), LOOK_S)  # type: ignore[arg-type]
+        for source in sorted(
+            ready, key=lambda source: not isinstance(source, Connection)
+        ):  # the last news before the end
             worker = sources[source]
             if isinstance(source, Connection):
                 self._take_news(worker)
             elif worker in self._workers:
                 self._remove(worker)
         self._kill_late()
-        self.metrics.workers.set(sum(each.ready is not None and not each.is_ending for each in self._workers))
+        self.metrics.workers.set(sum(worker.ready is not None and not worker.is_ending for worker in self._workers))
 
     def _take_news(self, worker: _WorkerProcess) -> None:
         try:
@@ -199,10 +201,10 @@ class _Supervisor:
             self._on_ready()
         elif news.model != self._model:
             log.warning("the folder has another model now: %s; the other workers are replaced", news.name)
-            self._replace([each for each in self._workers if each is not worker])
+            self._replace([other for other in self._workers if other is not worker])
         self._model = news.model
-        old = [each for each in self._workers if each.is_old]
-        if old and len([each for each in self._workers if not each.is_ending]) > self._number:
+        old = [worker for worker in self._workers if worker.is_old]
+        if old and len([worker for worker in self._workers if not worker.is_ending]) > self._number:
             old[0].end()
             if len(old) == 1:
                 log.info("all workers are new, and serve %s", news.name)
@@ -232,13 +234,13 @@ class _Supervisor:
     def _start_failed(self, error: PersiaError) -> None:
         """Leave the other workers as they are, and try again later; raises the error if there are no others."""
         self.metrics.failures.labels("start").inc()
-        if all(each.is_ending for each in self._workers):
+        if all(worker.is_ending for worker in self._workers):
             raise error
         self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s or 1.0)
         self._not_before = time.monotonic() + self._wait_s
         log.warning("a worker cannot start: %s; the others go on", error)
-        for each in self._workers:
-            each.is_old = False
+        for worker in self._workers:
+            worker.is_old = False
 
     def _kill_late(self) -> None:
         """Kill workers that hang, or do not start or end in time."""

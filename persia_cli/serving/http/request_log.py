@@ -188,10 +188,10 @@ class RequestLog:
     def _made(self, request: _Answered) -> Any:
         samples = len(request.values)
         when = pa.scalar(round(request.time * 1e6), pa.timestamp("us", "UTC"))
-        own = [pa.repeat(each, samples) for each in (request.id, when, self._version)]
+        constants = [pa.repeat(value, samples) for value in (request.id, when, self._version)]
         scores = [pa.array(request.values[:, number].copy()) for number in range(request.values.shape[1])]
         columns = self._columns.arrays(request.columns, samples)
-        return pa.RecordBatch.from_arrays([*own, *columns, *scores], schema=self._schema)
+        return pa.RecordBatch.from_arrays([*constants, *columns, *scores], schema=self._schema)
 
     def _fail(self, error: Exception) -> None:
         """Abandon the file, count its requests as lost, and log the cause once."""
@@ -210,8 +210,8 @@ class RequestLog:
 
 
 def _schema(columns: SampleColumns, outputs: list[str]) -> Any:
-    own = [*COLUMNS.items(), *((name, pa.float32()) for name in outputs)]
-    if taken := [name for name, _ in own if name in columns.names]:
+    needed = [*COLUMNS.items(), *((name, pa.float32()) for name in outputs)]
+    if taken := [name for name, _ in needed if name in columns.names]:
         raise UserError(f"the model reads a column {taken[0]}, which the request log needs itself; leave out --log")
     schema = columns.schema()
     return pa.schema([*COLUMNS.items(), *schema, *((name, pa.float32()) for name in outputs)])

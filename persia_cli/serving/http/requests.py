@@ -79,10 +79,10 @@ class RequestReader:
     """Reads requests for one model."""
 
     def __init__(self, inputs: Sequence[ModelInput], outputs: Sequence[ModelOutput], most_samples: int) -> None:
-        self._lists = {each.name: len(each.shape) == 2 for each in inputs}
-        self._texts = {each.name for each in inputs if each.datatype == "BYTES"}
-        self._lengths = {each.name + LENGTHS for each in inputs if len(each.shape) == 2}
-        self._outputs = {each.name: number for number, each in enumerate(outputs)}
+        self._lists = {values.name: len(values.shape) == 2 for values in inputs}
+        self._texts = {values.name for values in inputs if values.datatype == "BYTES"}
+        self._lengths = {values.name + LENGTHS for values in inputs if len(values.shape) == 2}
+        self._outputs = {output.name: number for number, output in enumerate(outputs)}
         self._most_samples = most_samples
         self._forms: dict[tuple[bytes, int], _Form] = {}
 
@@ -96,8 +96,8 @@ class RequestReader:
         form = self._forms.get((head, len(body)))
         if form is not None:
             return PredictionRequest(PackedColumns(body, form.layout), form.outputs)
-        asked = _decoded(_INFER, head)
-        tensors = self._tensors(asked.inputs, memoryview(body)[length:])
+        request = _decoded(_INFER, head)
+        tensors = self._tensors(request.inputs, memoryview(body)[length:])
         columns = {
             name: self._column(tensor, values, tensors)
             for name, (tensor, values) in tensors.items()
@@ -106,21 +106,21 @@ class RequestReader:
         if alone := next((name for name in tensors if self._is_lengths(name) and _stem(name) not in tensors), None):
             raise bad(f"input {alone} has the lengths of {_stem(alone)}, which is missing")
         self._require_size(columns)
-        question = PredictionRequest(columns, self._wanted(asked), asked.id)
-        self._keep_form(head, len(body), asked, question)
+        question = PredictionRequest(columns, self._wanted(request), request.id)
+        self._keep_form(head, len(body), request, question)
         return question
 
-    def _keep_form(self, head: bytes, size: int, asked: _InferBody, question: PredictionRequest) -> None:
+    def _keep_form(self, head: bytes, size: int, request: _InferBody, question: PredictionRequest) -> None:
         """Cache the JSON part of a request, since a client sends many requests with the same one."""
-        plain = all(each.binary_size is not None and each.datatype in NUMBERS for each in asked.inputs)
-        if not plain or self._lengths or asked.id is not None or len(head) > LARGEST_FORM:
+        plain = all(tensor.binary_size is not None and tensor.datatype in NUMBERS for tensor in request.inputs)
+        if not plain or self._lengths or request.id is not None or len(head) > LARGEST_FORM:
             return
         if len(self._forms) >= FORMS:
             self._forms.clear()
         begin, parts = len(head), []
-        for each in asked.inputs:
-            parts.append(PackedColumn(each.name, NUMBERS[each.datatype], each.count, begin))
-            begin += each.binary_size or 0
+        for tensor in request.inputs:
+            parts.append(PackedColumn(tensor.name, NUMBERS[tensor.datatype], tensor.count, begin))
+            begin += tensor.binary_size or 0
         self._forms[head, size] = _Form(PackedLayout(parts), question.outputs)
 
     def rows(self, body: bytes) -> PredictionRequest:
@@ -148,7 +148,7 @@ class RequestReader:
         return PredictionRequest(columns, [Wanted(number, False) for number in self._outputs.values()])
 
     def _tensors(self, given: list[Tensor], rest: memoryview) -> dict[str, tuple[Tensor, Values]]:
-        found: dict[str, tuple[Tensor, Values]] = {}
+        tensors: dict[str, tuple[Tensor, Values]] = {}
         for tensor in given:
             self._require_known(tensor.name)
             tensor.require_shape()
@@ -157,19 +157,19 @@ class RequestReader:
                 self._require_ids(f"input {tensor.name}", tensor.count)
             if not is_list or len(tensor.shape) == 2:
                 self._require_samples(tensor.shape[0])
-            if tensor.name in found:
+            if tensor.name in tensors:
                 raise bad(f"input {tensor.name} is there twice")
             size = tensor.binary_size
             if size is None:
-                found[tensor.name] = tensor, values_in_json(tensor)
+                tensors[tensor.name] = tensor, values_in_json(tensor)
                 continue
             if size > len(rest):
                 raise bad(f"input {tensor.name} has {size:,} bytes, and only {len(rest):,} are left of the body")
-            found[tensor.name] = tensor, values_in_bytes(tensor, rest[:size])
+            tensors[tensor.name] = tensor, values_in_bytes(tensor, rest[:size])
             rest = rest[size:]
         if len(rest):
             raise bad(f"the body has {count(len(rest), 'byte')} behind its last input")
-        return found
+        return tensors
 
     def _column(self, tensor: Tensor, values: Values, tensors: Mapping[str, tuple[Tensor, Values]]) -> Any:
         name = tensor.name
@@ -199,23 +199,23 @@ class RequestReader:
     def _is_lengths(self, name: str) -> bool:
         return name in self._lengths
 
-    def _wanted(self, asked: _InferBody) -> list[Wanted]:
-        binary = _flag(asked.parameters, "binary_data_output", "the request", False)
-        if not asked.outputs:
+    def _wanted(self, request: _InferBody) -> list[Wanted]:
+        binary = _flag(request.parameters, "binary_data_output", "the request", False)
+        if not request.outputs:
             return [Wanted(number, binary) for number in self._outputs.values()]
-        found = []
-        for each in asked.outputs:
-            if each.name not in self._outputs:
-                raise bad(f"the model has no output {each.name[:100]!r}; it has {', '.join(self._outputs)}")
-            is_binary = _flag(each.parameters, "binary_data", f"output {each.name}", binary)
-            found.append(Wanted(self._outputs[each.name], is_binary))
-        if len({each.number for each in found}) != len(found):
+        outputs = []
+        for wanted in request.outputs:
+            if wanted.name not in self._outputs:
+                raise bad(f"the model has no output {wanted.name[:100]!r}; it has {', '.join(self._outputs)}")
+            is_binary = _flag(wanted.parameters, "binary_data", f"output {wanted.name}", binary)
+            outputs.append(Wanted(self._outputs[wanted.name], is_binary))
+        if len({output.number for output in outputs}) != len(outputs):
             raise bad("the request asks for an output twice")
-        return found
+        return outputs
 
     def _require_size(self, columns: Mapping[str, Any]) -> None:
         """Raise RefusedRequestError for a request of more samples, or more ids in lists, than allowed."""
-        sizes = [len(each.lengths if isinstance(each, Lists) else each) for each in columns.values()]
+        sizes = [len(column.lengths if isinstance(column, Lists) else column) for column in columns.values()]
         samples = max(sizes, default=0)
         self._require_samples(samples)
         total = 0
@@ -223,10 +223,10 @@ class RequestReader:
             if not self._lists.get(name, False):
                 continue
             rows = len(column.lengths) if isinstance(column, Lists) else len(column)
-            ids = len(column.values) if isinstance(column, Lists) else sum(len(each or ()) for each in column)
-            own = ids * (samples if rows == 1 else 1)
-            self._require_ids(f"input {name}", own)
-            total += own
+            ids = len(column.values) if isinstance(column, Lists) else sum(len(value or ()) for value in column)
+            ids_here = ids * (samples if rows == 1 else 1)
+            self._require_ids(f"input {name}", ids_here)
+            total += ids_here
         self._require_ids("the request", total)
 
     def _require_samples(self, samples: int) -> None:

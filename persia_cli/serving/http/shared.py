@@ -67,35 +67,35 @@ class ServerMemory:
 
     def least_open(self) -> int:
         """Return the connections of the process that accepts connections and has the fewest."""
-        found = self._all["open"]
-        return int(found[found > 0].min(initial=2**31)) - 1
+        open_there = self._all["open"]
+        return int(open_there[open_there > 0].min(initial=2**31)) - 1
 
     def counter(self, part: int, name: str) -> NDArray[np.float64]:
         """Return the values [VALUES] of a counter in a part, where it is created unless it exists.
 
         One thread at a time may call this. A counter for which there is no space counts, and no other process sees it.
         """
-        own, text = self._all[part], name.encode()
-        used, values = int(own["used"]), own["values"]
-        [found] = np.nonzero(own["names"][:used] == text)
-        if not found.size and (used == COUNTERS or len(text) > NAME):
+        memory, text = self._all[part], name.encode()
+        used, values = int(memory["used"]), memory["values"]
+        [numbers] = np.nonzero(memory["names"][:used] == text)
+        if not numbers.size and (used == COUNTERS or len(text) > NAME):
             log.warning("there is no space to count %s", name)
             return np.zeros(VALUES)
-        if not found.size:
-            own["names"][used] = text
-            own["used"] = used + 1  # at last, since others read on
-        place = int(found[0]) if found.size else used
-        counter: NDArray[np.float64] = values[place]
+        if not numbers.size:
+            memory["names"][used] = text
+            memory["used"] = used + 1  # at last, since others read on
+        number = int(numbers[0]) if numbers.size else used
+        counter: NDArray[np.float64] = values[number]
         return counter
 
     def sums(self) -> dict[str, NDArray[np.float64]]:
         """Return the counters by name, summed over all parts."""
-        found: dict[str, NDArray[np.float64]] = {}
-        for own in self._all:
-            used = int(own["used"])
-            for name, values in zip(own["names"][:used].tolist(), own["values"][:used], strict=True):
-                found[name.decode()] = found.get(name.decode(), 0.0) + values
-        return found
+        sums: dict[str, NDArray[np.float64]] = {}
+        for part in self._all:
+            used = int(part["used"])
+            for name, values in zip(part["names"][:used].tolist(), part["values"][:used], strict=True):
+                sums[name.decode()] = sums.get(name.decode(), 0.0) + values
+        return sums
 
 
 def _attached(parts: int, file: Any) -> ServerMemory:

@@ -118,20 +118,20 @@ def _typed(values: list[Any], datatype: str) -> Values:
 
 def _texts(tensor: Tensor, part: bytes) -> list[str]:
     """Return texts, each after its length in four bytes."""
-    found: list[str] = []
-    place = 0
-    while place < len(part):
-        begin = place + 4
-        place = begin + int.from_bytes(part[place:begin], "little")
-        if begin > len(part) or place > len(part):
+    texts: list[str] = []
+    position = 0
+    while position < len(part):
+        begin = position + 4
+        position = begin + int.from_bytes(part[position:begin], "little")
+        if begin > len(part) or position > len(part):
             raise bad(f"input {tensor.name}: the last of its texts is shorter than its length says")
         try:
-            found.append(part[begin:place].decode())
+            texts.append(part[begin:position].decode())
         except UnicodeDecodeError:
-            raise bad(f"input {tensor.name}: text {len(found)} (the first is 0) is not UTF-8") from None
-    if len(found) != tensor.count:
-        raise bad(f"input {tensor.name} has {count(len(found), 'text')}, and its shape is {tensor.shape}")
-    return found
+            raise bad(f"input {tensor.name}: text {len(texts)} (the first is 0) is not UTF-8") from None
+    if len(texts) != tensor.count:
+        raise bad(f"input {tensor.name} has {count(len(texts), 'text')}, and its shape is {tensor.shape}")
+    return texts
 
 
 def _shown(value: object) -> str:

@@ -41,10 +41,10 @@ class TokenFile:
 
     def look(self) -> None:
         """Read the file again if it has changed; an invalid file leaves the token unchanged, and is logged."""
-        found = _state(self._path)
-        if found == self._seen:
+        state = _state(self._path)
+        if state == self._seen:
             return
-        self._seen = found
+        self._seen = state
         try:
             self._token = read_token(self._path)
             log.warning("the token of requests is now the new one in %s", self._path)
@@ -55,7 +55,7 @@ class TokenFile:
 def _state(path: Path) -> tuple[int, ...]:
     """Return a tuple that changes with a file; empty if there is none."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return ()
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size

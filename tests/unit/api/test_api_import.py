@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import persia_cli as persia
-from persia_cli.api.lines import Callbacks
+from persia_cli.api.run import Callbacks
 
 HEAVY = {"hydra", "numba", "numpy", "pandas", "pyarrow", "pydantic", "rich", "torch", "typer", "yaml", "zmq"}
 LIMIT_S = 0.2

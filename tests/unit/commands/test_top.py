@@ -15,7 +15,7 @@ from persia_cli.engines.job import BEGINNING, require_free
 from persia_cli.engines.resumed import start_over
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
-from persia_cli.observe.moment import MOMENT
+from persia_cli.observe.live_state import LIVE_STATE
 from tests.support.made_up_run import made_up_run
 from tests.support.top import use_top
 
@@ -27,7 +27,7 @@ def write_moment(run_dir: Path, **changes: Any) -> None:
     roles = [USED | {"role": role, "index": 0, "host": "h1", "pid": 77} for role in ("coordinator", "nn-worker")]
     tables = {"a": {"rows": 70, "hits": 3, "misses": 1, "evicted": 12}, "b": {"rows": 9, "hits": 0, "misses": 0}}
     moment = {"time": time.time(), "phase": "training", "cores": 64, "load": 0.0, "roles": roles, "tables": tables}
-    (run_dir / MOMENT).write_text(json.dumps(moment | changes))
+    (run_dir / LIVE_STATE).write_text(json.dumps(moment | changes))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_damage_is_named_and_the_rest_is_shown(run_dir: Path) -> None:
     def damage() -> None:
         with (run_dir / METRICS).open("a") as file:
             file.write("nonsense\n")
-        (run_dir / MOMENT).write_text('{"time": 1, "pha')
+        (run_dir / LIVE_STATE).write_text('{"time": 1, "pha')
 
     with closing(Journal(run_dir / EVENTS, alone=True)):
         text = shown(run_dir, damage)
@@ -129,7 +129,7 @@ def test_the_state_of_an_earlier_start_is_not_shown(run_dir: Path) -> None:
 def test_it_may_begin_again_after_its_processes_were_killed(run_dir: Path) -> None:
     start_over(run_dir, BEGINNING)
     require_free(run_dir)
-    assert (run_dir / "earlier" / "start" / MOMENT).exists()
+    assert (run_dir / "earlier" / "start" / LIVE_STATE).exists()
 
 
 def test_keys_sort_the_tables_and_requests_to_a_dead_job_are_refused(run_dir: Path) -> None:

@@ -21,7 +21,7 @@ from persia_cli.main import app
 from persia_cli.observe.history import key_metrics, read_history
 from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.observe.outcome import JobMetrics
-from persia_cli.serving.http.page import PAGE
+from persia_cli.serving.http.app import PAGE
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, write_results
 from persia_cli.sweeps.points import Point
 from tests.support.dashboards import Asked, Event, dashboard_over

@@ -14,7 +14,7 @@ from persia_cli.data.read.bad_values import leaving_out
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.decode import Ids, decode_ids
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.label_check import label_ends
+from persia_cli.data.read.label_values import label_ends
 from persia_cli.data.read.row_groups import RowGroupReader
 from persia_cli.data.read.slices import RowPiece
 from persia_cli.data.read.source import open_source

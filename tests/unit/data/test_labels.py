@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.read import label_means as module
 from persia_cli.data.read import label_order
+from persia_cli.data.read import label_values as module
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.label_means import label_means
+from persia_cli.data.read.label_values import label_means
 from persia_cli.data.read.masked_labels import fill_chain, weight_totals, without_unknown
 from persia_cli.data.read.order import BlockSize
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read import parquet, slices
 from persia_cli.data.read.batch import join
-from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.ids import NULL_ID, text_id
 from persia_cli.data.read.order import BlockSize
-from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import Source, open_source
 from persia_cli.errors import DataError
 from tests.support.samples import ids_by_sample, read

@@ -17,8 +17,7 @@ from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.inspect.inspection import inspect_data
 from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.ids import text_id
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID, text_id
 from persia_cli.data.read.scan import scan
 from persia_cli.errors import DataError
 from tests.support.samples import read, same

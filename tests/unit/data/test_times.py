@@ -12,7 +12,7 @@ import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.times import NotATimeError, from_format, microseconds, time_numbers
 from persia_cli.errors import DataError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.inspect.inspection import inspect_data
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 from tests import naive_text

@@ -11,7 +11,7 @@ from persia_cli.export.graph import write_network
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
-from persia_cli.serving.network import FrozenNetwork
+from persia_cli.serving.predictor import FrozenNetwork
 from persia_cli.serving.row_reader import pooled_name, sequence_names
 from persia_cli.training.inputs import GroupShape
 from tests.unit.model.batches import batch_of

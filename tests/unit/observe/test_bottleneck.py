@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 
-from persia_cli.observe.bottleneck import bottleneck
-from persia_cli.observe.moment import Moment, ReplicaRates, rates_of
+from persia_cli.observe.live_state import LiveState, ReplicaRates, bottleneck, rates_of
 from tests.support.runs import make_run
 
 HERE = "h1 7"
 ROLES = ("coordinator", "data-loader", "embedding-worker", "embedding-server", "nn-worker")
 
 
-def moment(**used: Any) -> Moment:
+def moment(**used: Any) -> LiveState:
     entry = {"role": "data-loader", "index": 0, "host": "h1", "pid": 7, "doing": "", "rss": 100, "queue": 2}
-    return Moment(1.0, "training", 4, 0.0, [entry | used], {})
+    return LiveState(1.0, "training", 4, 0.0, [entry | used], {})
 
 
 def test_rates_are_those_between_two_moments_by_the_clock_of_the_replica() -> None:
@@ -56,6 +55,6 @@ def rates(cpu: float, **waits: float) -> list[ReplicaRates]:
 def test_the_bottleneck_is_named_with_what_helps(
     seen: list[ReplicaRates], load: float, on_gpu: bool, parts: list[str]
 ) -> None:
-    sentence = bottleneck(make_run(), seen, Moment(1.0, "training", 4, load, [], {}), on_gpu)
+    sentence = bottleneck(make_run(), seen, LiveState(1.0, "training", 4, load, [], {}), on_gpu)
     assert all(part in sentence for part in parts)
     assert bool(sentence) == bool(parts)

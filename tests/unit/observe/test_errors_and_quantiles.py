@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional import mean_absolute_error, mean_squared_error, r2_score
 
-from persia_cli.observe.quality import quality
-from persia_cli.observe.scores import PARTS, ScoreHistogram, quantile, reliability
+from persia_cli.observe.scores import PARTS, ScoreHistogram, quality, quantile, reliability
 
 ROWS = 5000
 DRAW = np.random.default_rng(0)

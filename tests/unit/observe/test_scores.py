@@ -8,9 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import PersiaError, WireError
-from persia_cli.observe.quality import QUALITY
-from persia_cli.observe.recent_scores import RecentScores
-from persia_cli.observe.scores import EXACT, IN_TRAINING, ScoreHistogram
+from persia_cli.observe.scores import EXACT, IN_TRAINING, QUALITY, RecentScores, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 from tests import naive_scores
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
-from persia_cli.observe.table_stats import BINS, age_edges, table_stats
+from persia_cli.observe.table_report import BINS, age_edges, table_stats
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS, SavedTable, read_manifest
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_rows, write_run

@@ -10,7 +10,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.batch import Batch
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.retrieval import question

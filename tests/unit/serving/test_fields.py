@@ -13,8 +13,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.prepare.recipe import load_recipe
-from persia_cli.data.read.ids import text_id
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID, text_id
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import CheckpointError, DataError
 from persia_cli.serving.columns import Lists, columns_of

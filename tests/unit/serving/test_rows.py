@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.read.reserved_ids import RARE_ID
+from persia_cli.data.read.ids import RARE_ID
 from persia_cli.errors import UserError
 from persia_cli.kernels.rows import hashing
 from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup, Missing
 from persia_cli.serving.predictor import Predictor
-from persia_cli.serving.row_forms import encoded
 from persia_cli.serving.row_reader import GroupReader, pooled_name, sequence_names
-from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
+from persia_cli.serving.row_writer import TableRules, encoded, planned_group, writing_group
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import (
     EmbeddingLayout,

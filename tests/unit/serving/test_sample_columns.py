@@ -13,7 +13,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.read.decode import decode_dense, decode_ids
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import Lists

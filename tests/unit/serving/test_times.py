@@ -14,9 +14,8 @@ from persia_cli.config.schema.features import DenseFeature
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
-from persia_cli.serving.golden import Golden
+from persia_cli.serving.golden import Golden, example_row
 from persia_cli.serving.sample_columns import SampleColumns
 from tests.support.runs import make_run
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from persia_cli.config.schema import BCE, Bce, Bpr, DenseAdam, Ffnn, Focal, Huber, Mse, Pairwise, Poisson
-from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.ids import NULL_ID
 from persia_cli.model.build import build_model
 from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.training.loss import Objective, RemoteSamples

@@ -16,8 +16,8 @@ from persia_cli.data.prepare.parts import DatasetPart, PartLog, text_parts
 from persia_cli.data.prepare.preparation import write_dataset
 from persia_cli.data.prepare.text import TextBlock, TextFormat
 from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.ids import RARE_ID
 from persia_cli.data.read.kinds import INTEGER
-from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import DataError, DiskError
 from tests.support.prepared import dataset_of
 

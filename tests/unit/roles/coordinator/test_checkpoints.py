@@ -9,9 +9,8 @@ from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
 from persia_cli.observe.journal import METRICS
-from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_state import RecordState, copies_in
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import RecentScores, ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpoints import Checkpoints, progress_of

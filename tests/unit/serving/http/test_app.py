@@ -15,8 +15,7 @@ import pytest
 from persia_cli.serving.description import NETWORK
 from persia_cli.serving.http.app import ServingApp
 from persia_cli.serving.http.settings import ServerSettings
-from persia_cli.serving.network import FrozenNetwork
-from persia_cli.serving.predictor import Predictor
+from persia_cli.serving.predictor import FrozenNetwork, Predictor
 from tests.support.asgi import Response, ask, asked, binary, outputs_of, tensor
 from tests.support.small_model import LARGE
 

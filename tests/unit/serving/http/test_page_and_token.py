@@ -15,11 +15,9 @@ from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.read.batch import assemble
 from persia_cli.errors import UserError
-from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields
-from persia_cli.serving.golden import Golden
-from persia_cli.serving.http.app import ServingApp
-from persia_cli.serving.http.page import PAGE
+from persia_cli.serving.golden import Golden, example_row
+from persia_cli.serving.http.app import PAGE, ServingApp
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.http.token_file import TokenFile, read_token
 from persia_cli.serving.predictor import Predictor

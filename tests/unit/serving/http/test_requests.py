@@ -11,9 +11,9 @@ import pytest
 
 from persia_cli.serving.description import ModelInput, ModelOutput
 from persia_cli.serving.http import requests
+from persia_cli.serving.http.app import Turns
 from persia_cli.serving.http.refused import RefusedRequestError
 from persia_cli.serving.http.requests import RequestReader
-from persia_cli.serving.http.turns import Turns
 from tests.support.asgi import binary, tensor
 
 INPUTS = [ModelInput("user", "UINT64", (-1,)), ModelInput("price", "FP32", (-1,))]
