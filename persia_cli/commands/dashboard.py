@@ -41,8 +41,8 @@ def dashboard(
     from persia_cli.commands.screen import err, labelled
     from persia_cli.dashboard.app import server_of
     from persia_cli.dashboard.folder import Folder
+    from persia_cli.serving.http.admission import TokenFile
     from persia_cli.serving.http.listening import TOKEN, bound
-    from persia_cli.serving.http.token_file import TokenFile
 
     token = None if token_file is None else TokenFile(token_file)
     server = server_of(Folder(folder), token, host)

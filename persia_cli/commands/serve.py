@@ -138,8 +138,8 @@ def _check(settings: "ServerSettings") -> None:
     from importlib.util import find_spec
 
     from persia_cli.errors import UserError
+    from persia_cli.serving.http.admission import read_token
     from persia_cli.serving.http.listening import require_certificate
-    from persia_cli.serving.http.token_file import read_token
 
     for name in ("onnxruntime", "uvloop"):
         if find_spec(name) is None:

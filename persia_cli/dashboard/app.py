@@ -15,8 +15,8 @@ from persia_cli.dashboard.panels import panels
 from persia_cli.dashboard.rows import RunRow, read_row
 from persia_cli.dashboard.sweep import sweep_details, sweep_row
 from persia_cli.errors import UserError
+from persia_cli.serving.http.admission import TokenFile
 from persia_cli.serving.http.settings import MAX_CONNECTIONS
-from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
     import uvicorn

@@ -5,9 +5,8 @@ import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from persia_cli.serving.http.own_page import require_own_page
+from persia_cli.serving.http.admission import TokenFile, require_own_page
 from persia_cli.serving.http.refused import RefusedRequestError
-from persia_cli.serving.http.token_file import TokenFile
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

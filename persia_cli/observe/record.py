@@ -3,7 +3,7 @@
 Users are notified of full tables, rows left out and gradients refused by the counters of tables.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import zip_longest
@@ -27,11 +27,11 @@ from persia_cli.observe.scores import (
     EXACT,
     IN_TRAINING,
     WINDOW,
-    RecentScores,
     ScoreHistogram,
     by_label,
     quality,
     reliability,
+    sum_of,
 )
 from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.plan.embedding import embedding_layout
@@ -138,8 +138,8 @@ class RunRecord:
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
         self._progressive = ScoreHistogram(len(self._labels), limit=IN_TRAINING)
-        self._window = WINDOW
-        self._recent = RecentScores(len(self._labels), self._window)
+        self._recent: deque[ScoreHistogram] = deque(maxlen=WINDOW)
+        """Scores of the last lines of training."""
         self._evaluation = EvaluationReports(len(self._labels))
         self._tables: tuple[TableTotals, ...] = ()
         self._tables_before = TableTotals()
@@ -159,14 +159,15 @@ class RunRecord:
         """Rows that are left out so far since they cannot be read."""
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
-            self._tables_before, self._recent = state.tables, state.recent
+            self._tables_before = state.tables
+            self._recent.extend(state.recent)
             self._calibration = state.calibration
 
     def state(self) -> RecordState:
         """Return the state from which a resumed run continues the record."""
         totals = together([self._tables_before, *self._tables])
         counts = self._ids, self._unknown, totals
-        return RecordState(self._progressive, *counts, self._recent, self._calibration)
+        return RecordState(self._progressive, *counts, tuple(self._recent), self._calibration)
 
     def note(self, name: str, usage: ReplicaUsage, incarnation: int = 1) -> None:
         """Store the latest usage of a replica's process, and notify the user once of each problem in it."""
@@ -267,10 +268,11 @@ class RunRecord:
             self._notify(
                 "warning", "weight", f"the {self._samples:,} samples trained so far all weigh 0: nothing is learnt"
             )
-        self._recent.add(scores)
+        self._recent.append(scores)
         together = staleness.merged([interval.staleness for interval in intervals])
         line = self._line("train", intervals, scores) | quality(self._links, self._progressive)
-        line |= {f"window_{name}": value for name, value in quality(self._links, self._recent.together()).items()}
+        window = sum_of(len(self._labels), self._recent)
+        line |= {f"window_{name}": value for name, value in quality(self._links, window).items()}
         line["staleness_mean"] = staleness.mean(together)
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]

@@ -1,6 +1,6 @@
 """The state of a run's record in a checkpoint: the sums that lines of metrics count from the run's first step on."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from persia_cli.config.record import CONFIG, SAMPLES
 from persia_cli.control.calibration import Calibration
 from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
-from persia_cli.observe.scores import IN_TRAINING, WINDOW, RecentScores, ScoreHistogram
+from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
 from persia_cli.storage.locations import Location, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.store.checkpoints.saved import SavedFile
@@ -37,21 +37,21 @@ class RecordState(NamedTuple):
     unknown: int
     tables: TableTotals
     """Counters of all tables that features read; `rows` has no meaning."""
-    recent: RecentScores
+    recent: Sequence[ScoreHistogram]
     """Scores of the last lines of training, at most `WINDOW`."""
     calibration: tuple[Calibration, ...] = ()
     """Corrections by the evaluation of the present model; none if it has been trained since."""
 
 
-def save_scores(folder: Location, scores: ScoreHistogram, recent: RecentScores) -> SavedFile:
+def save_scores(folder: Location, scores: ScoreHistogram, recent: Sequence[ScoreHistogram]) -> SavedFile:
     """Write the scores into the checkpoint `folder` as safetensors; raises DiskError.
 
     The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 7]; and
-    the same for each histogram of `recent`, such as `older.0.counted`.
+    the same for each histogram of `recent`, such as `recent.0.counted`.
     """
     tensors = dict(scores.encode()._asdict())
-    for name, histogram in recent.encode().items():
-        tensors |= {f"{name}.{part}": values for part, values in histogram._asdict().items()}
+    for number, histogram in enumerate(recent):
+        tensors |= {f"recent.{number}.{part}": values for part, values in histogram.encode()._asdict().items()}
     content = save(tensors)
     path = folder / RECORD / SCORES
     put(path, content)
@@ -88,10 +88,7 @@ def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
     """
     path, progress = folder / RECORD / SCORES, manifest.progress
     try:
-        tensors = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
-        histograms = _histograms(tensors)
-        scores = ScoreHistogram.decode(tasks, histograms.pop(""), IN_TRAINING)
-        recent = RecentScores.restored(tasks, WINDOW, histograms)
+        scores, recent = scores_in((verified_folder(folder, RECORD) / SCORES).read_bytes(), tasks)
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
     tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)
@@ -99,10 +96,15 @@ def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
     return RecordState(scores, *counts, recent, progress.calibration)
 
 
-def _histograms(tensors: Mapping[str, Any]) -> dict[str, ScoreCounts]:
-    """Return encoded histograms by name; the one without a name has all scores."""
+def scores_in(content: bytes, tasks: int) -> tuple[ScoreHistogram, list[ScoreHistogram]]:
+    """Return the scores in a file of `save_scores`: all, and those of the last lines.
+
+    Raise SafetensorError, TypeError, ValueError, KeyError or WireError for another content.
+    """
     parts: dict[str, dict[str, Any]] = {}
-    for key, values in tensors.items():
+    for key, values in load(content).items():
         name, _, part = key.rpartition(".")
         parts.setdefault(name, {})[part] = values
-    return {name: ScoreCounts(**part) for name, part in parts.items()}
+    names = "", *(f"recent.{number}" for number in range(len(parts) - 1))
+    scores, *recent = (ScoreHistogram.decode(tasks, ScoreCounts(**parts[name]), IN_TRAINING) for name in names)
+    return scores, recent

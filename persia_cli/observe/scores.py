@@ -4,8 +4,7 @@ predictions, and the scores of the last lines of training.
 
 import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -377,36 +376,12 @@ WINDOW = 10
 """Lines of training that the `window_` metrics cover."""
 
 
-class RecentScores:
-    """The scores of the last intervals, at most `intervals` of them."""
-
-    def __init__(self, tasks: int, intervals: int) -> None:
-        """Begin without any scores."""
-        self._tasks = tasks
-        self._lines: deque[ScoreHistogram] = deque(maxlen=intervals)
-
-    def encode(self) -> dict[str, ScoreCounts]:
-        """Return all histograms by name; `restored` continues with equal bits."""
-        return {f"recent.{i}": scores.encode() for i, scores in enumerate(self._lines)}
-
-    @classmethod
-    def restored(cls, tasks: int, intervals: int, encoded: Mapping[str, ScoreCounts]) -> Self:
-        """Return the scores of as many intervals that were encoded; raises WireError or KeyError for invalid ones."""
-        recent = cls(tasks, intervals)
-        for i in range(len(encoded)):
-            recent.add(ScoreHistogram.decode(tasks, encoded[f"recent.{i}"], IN_TRAINING))
-        return recent
-
-    def add(self, scores: ScoreHistogram) -> None:
-        """Add the scores of an interval; over the limit, drop those of the oldest interval."""
-        self._lines.append(scores)
-
-    def together(self) -> ScoreHistogram:
-        """Return the scores of all these intervals."""
-        whole = ScoreHistogram(self._tasks, limit=IN_TRAINING)
-        for scores in self._lines:
-            whole.merge(scores)
-        return whole
+def sum_of(tasks: int, intervals: Iterable[ScoreHistogram]) -> ScoreHistogram:
+    """Return the scores of several intervals of training."""
+    whole = ScoreHistogram(tasks, limit=IN_TRAINING)
+    for scores in intervals:
+        whole.merge(scores)
+    return whole
 
 
 QUALITY = {

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.data.read.arrow_types import class_of, is_list
+from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list
 from persia_cli.data.read.decode import decode_ids
 from persia_cli.data.read.dense_transforms import numbers_of
 from persia_cli.data.read.lists import with_values
-from persia_cli.data.read.times import NotATimeError, from_format, microseconds
-from persia_cli.data.read.values import NotAnIdError, float_values, id_values, texts_of
+from persia_cli.data.read.times import from_format, microseconds
+from persia_cli.data.read.values import float_values, id_values, texts_of
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE, arrow_column
 from persia_cli.serving.fields import RequestFields
@@ -72,7 +72,10 @@ class _LoggedColumn:
         array = column.combine_chunks()
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        values = _lists(array, self._flat) if self._has_lists else self._flat(array)
+        try:
+            values = _lists(array, self._flat) if self._has_lists else self._flat(array)
+        except UnusableValueError as error:
+            raise DataError(f"{WHERE}: {error}") from error
         if len(self._readers) > 1:
             self._require_same(column, pa.chunked_array([values]))
         return values
@@ -130,10 +133,7 @@ def _read(reader: Reader, column: Any, as_lists: bool) -> bytes:
 
 
 def _times(form: str | None, array: Any) -> Any:
-    try:
-        return microseconds(from_format(array, form)).cast(pa.timestamp("us", "UTC"))
-    except NotATimeError as error:
-        raise DataError(f"{WHERE}: {error}") from error
+    return microseconds(from_format(array, form)).cast(pa.timestamp("us", "UTC"))
 
 
 def _numbers(array: Any) -> Any:
@@ -143,21 +143,13 @@ def _numbers(array: Any) -> Any:
 def _whole_numbers(array: Any, feature: SparseFeature | None) -> Any:
     """Return whole numbers as ids, uint64; those of a feature without a declared source may be hashes."""
     table, source = ("", "integer") if feature is None else (feature.table_name, feature.ids)
-    try:
-        ids = id_values(array, table, source, np.uint64(0))
-    except NotAnIdError as error:
-        raise DataError(f"{WHERE}: {error}") from error
+    ids = id_values(array, table, source, np.uint64(0))
     absent = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     return pa.array(ids, mask=absent)
 
 
 def _texts(array: Any) -> Any:
-    if class_of(array.type) in ("null", "text"):
-        return array.cast(pa.string())
-    try:
-        return texts_of(array)
-    except NotAnIdError as error:
-        raise DataError(f"{WHERE}: {error}") from error
+    return array.cast(pa.string()) if class_of(array.type) in ("null", "text") else texts_of(array)
 
 
 def _lists(array: Any, flat: Callable[[Any], Any]) -> Any:

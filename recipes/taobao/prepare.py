@@ -6,8 +6,8 @@ sample is a range of its user's behaviours in the order of time.
 
 import math
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,11 +29,11 @@ from persia_cli.data.prepare.recipe import (
     find_file,
     write_dataset,
 )
-from persia_cli.data.prepare.spread import read_bucket, spread
 from persia_cli.data.prepare.text import TextBlock, TextFormat
 from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 from persia_cli.data.read.text import is_compressed
+from persia_cli.kernels.rows.splitmix import mix64
 
 PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
            "occupation", "new_user_class_level"]  # fmt: skip
@@ -78,6 +78,8 @@ WORKERS = 2
 """Default number of threads: each takes some 250 MB, half of it for histories before they are written to Parquet."""
 _MOST_FILES = 512
 _CHUNK_ROWS = 1 << 14
+_WAITING_ROWS = 1 << 14
+"""Rows of a file of users that are written together."""
 _LARGEST = 2**32 - 1
 _NAMES = ("raw_sample.csv", "behavior_log.csv", "ad_feature.csv", "user_profile.csv")
 _REMEDY = f"give the folder with {', '.join(_NAMES)}"
@@ -112,7 +114,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
         for file, format, table in ((samples, SAMPLES, _samples), (behaviours, BEHAVIOURS, _behaviours)):
             format.check_header(file)
             blocks = read_blocks(file, format, PartLog(bad, bar.read))
-            spread(map(table, blocks), "user", by_user / file.name, number)
+            _divide(map(table, blocks), by_user / file.name, number)
         parts = []
         for each in range(number):
             rows = partial(_tables, by_user / samples.name, by_user / behaviours.name, each, *sides)
@@ -136,6 +138,47 @@ def _scratch(output: Path) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error}") from error
+
+
+def _divide(tables: Iterable[Any], folder: Path, number: int) -> None:
+    """Write all rows to `number` files by user, in their order; raises DataError if there are none."""
+    folder.mkdir(parents=True)
+    writers: list[Any] = []
+    waiting: list[list[Any]] = [[] for _ in range(number)]
+
+    def write(bucket: int, most: int) -> None:
+        if sum(map(len, waiting[bucket])) >= most:
+            writers[bucket].write_table(pa.concat_tables(waiting[bucket]).combine_chunks())
+            waiting[bucket] = []
+
+    with ExitStack() as stack:
+        for table in tables:
+            if not writers:
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                streams = (
+                    pa.ipc.new_stream(_file(folder, bucket), table.schema, options=options) for bucket in range(number)
+                )
+                writers = [stack.enter_context(stream) for stream in streams]
+            buckets = (mix64(table.column("user").to_numpy().astype(np.uint64)) % np.uint64(number)).astype(np.int64)
+            rows = table.take(np.argsort(buckets, kind="stable"))
+            ends = np.cumsum(np.bincount(buckets, minlength=number)).tolist()
+            for bucket, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                waiting[bucket].append(rows.slice(start, end - start))
+                write(bucket, _WAITING_ROWS)
+        for bucket in range(len(writers)):
+            write(bucket, 1)
+    if not writers:
+        raise DataError(f"the source has no rows of {folder.name}")
+
+
+def _read(folder: Path, number: int) -> Any:
+    """Return all rows of a file as one Arrow table."""
+    with pa.memory_map(_file(folder, number)) as file, pa.ipc.open_stream(file) as stream:
+        return stream.read_all().combine_chunks()
+
+
+def _file(folder: Path, number: int) -> str:
+    return str(folder / f"{number:04}.arrow")
 
 
 class _Bar:
@@ -201,12 +244,12 @@ def _side(rows: Any) -> Side:
 
 def _tables(samples: Path, behaviours: Path, number: int, ads: Side, users: Side, log: PartLog) -> Iterator[Any]:
     """Yield the samples of one file of users, in the order of time."""
-    seen = read_bucket(behaviours, number)
+    seen = _read(behaviours, number)
     moments = _moments(seen)
     order = np.argsort(moments, kind="stable")
     moments = moments[order]
     past = {name: seen.column(name).to_numpy()[order] for name in ("cate", "brand")}
-    shown = read_bucket(samples, number).sort_by([("time_stamp", "ascending"), ("user", "ascending")])
+    shown = _read(samples, number).sort_by([("time_stamp", "ascending"), ("user", "ascending")])
     for first in range(0, shown.num_rows, _CHUNK_ROWS):
         rows = shown.slice(first, _CHUNK_ROWS)
         begin = np.searchsorted(moments, rows.column("user").to_numpy().astype(np.uint64) << np.uint64(32))

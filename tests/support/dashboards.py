@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from persia_cli.dashboard.app import server_of
 from persia_cli.dashboard.folder import Folder
-from persia_cli.serving.http.token_file import TokenFile
+from persia_cli.serving.http.admission import TokenFile
 
 
 class Answer(NamedTuple):

@@ -320,24 +320,6 @@ def test_https_and_a_token_guard_a_server(model: Path, secrets: Path, tmp_path: 
     assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("key", "named"), [("other.pem", "cannot be used together"), ("locked.pem", "has a passphrase")]
-)
-def test_a_wrong_key_is_named(model: Path, secrets: Path, key: str, named: str) -> None:
-    command = [PERSIA, "serve", model, "--port", "0", "--tls", secrets / "cert.pem", secrets / key]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, stdin=subprocess.DEVNULL)
-    assert (ended.returncode, named in ended.stderr, "Traceback" in ended.stderr) == (2, True, False), ended.stderr
-
-
-@pytest.mark.slow
-def test_a_port_in_use_is_named(model: Path, tmp_path: Path) -> None:
-    with serving(model, tmp_path / "one", "--workers", "1") as one:
-        command = [PERSIA, "serve", model, "--port", str(one.port)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
-    assert (ended.returncode, f"cannot listen at 127.0.0.1:{one.port}" in ended.stderr) == (2, True), ended.stderr
-
-
 def replace_model(folder: Path, model: Path, step: int) -> None:
     """Replace a served folder as a whole, as `persia export --overwrite` does."""
     new = folder.with_name(f"step-{step}")

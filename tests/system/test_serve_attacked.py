@@ -12,18 +12,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from tests.conftest import poll_for
 from tests.support.asgi import Response, outputs_of
 from tests.support.small_model import write_small_model
 from tests.system.test_serve import BODY, INFER, READY_S, Server, expected, serving
-from tests.unit.serving.http.test_malformed import altered, made_up
 
 pytestmark = pytest.mark.slow
 HEAD_S, LATE_S = 10.0, 5.0
@@ -133,23 +131,6 @@ def test_bodies_of_every_size_are_answered_or_refused(guarded: Guarded) -> None:
         assert answer.status == (200 if size <= LARGEST else 413)
         answer.read()
         connection.close()
-
-
-@pytest.mark.timeout(600)
-def test_malformed_bodies_over_tls_get_a_sentence(guarded: Guarded) -> None:
-    @settings(max_examples=3000, suppress_health_check=list(HealthCheck), deadline=None)
-    @given(sent=altered() | made_up())
-    def require_sentence(sent: tuple[str, bytes, dict[str, str]]) -> None:
-        path, body, headers = sent
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        assert answer.status == 200 or 400 <= answer.status < 500, (sent, content)
-        if answer.status != 200:
-            assert len(Response(answer.status, {}, content).json()["error"]) > 10
-
-    with closing(guarded.over_http()) as connection:
-        require_sentence()
 
 
 CLIENTS = 6

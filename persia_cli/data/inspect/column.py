@@ -104,7 +104,7 @@ class _Column:
         self.name, self.sql, self.kind = name, sql, kind_of(arrow_type)
         self._queries, self._separator = queries, separator
         self._type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
-        self._element = pa.string() if class_of(element) == "text" and not _is_bytes(element) else element
+        self._element = pa.string() if class_of(element) == "text" and "binary" not in str(element) else element
         self._digits = {pa.float16(): 11, pa.float32(): 24}.get(element, 53)
         value = {"list": f"unnest({self.sql})", "number": f"finite({self.sql})"}.get(self.kind, self.sql)
         self._values = f"(SELECT split, v FROM (SELECT split, {value} AS v FROM {{}}) WHERE v IS NOT NULL)"
@@ -231,10 +231,6 @@ class _Column:
 
     def _run(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
         return self._queries.run(f"{select} {self.values(table)} {condition}")
-
-
-def _is_bytes(kind: Any) -> bool:
-    return "binary" in str(kind)
 
 
 def _text(value: Any) -> str:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import TimePart
 from persia_cli.config.schema.time_format import UNITS
 from persia_cli.data.inspect.profile import Hints, Kind, NumberFigures, TimeHint
+from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.csv_files import NUMBER
-from persia_cli.data.read.times import NotATimeError, example_of, from_format, microseconds, part_of, pattern_of
+from persia_cli.data.read.times import example_of, from_format, microseconds, part_of, pattern_of
 
 _DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y",
@@ -91,7 +92,7 @@ def _times(values: Sequence[Any], form: str | None) -> NDArray[np.int64] | None:
         return None
     try:
         times: NDArray[np.int64] = microseconds(from_format(pa.array(values), form)).to_numpy(zero_copy_only=False)
-    except (NotATimeError, TypeError, OverflowError, pa.ArrowInvalid):
+    except (UnusableValueError, TypeError, OverflowError, pa.ArrowInvalid):
         return None
     low, high = _NARROW if is_plain or form in UNITS else _WIDE
     return times if ((times >= low) & (times < high)).all() else None

@@ -120,11 +120,9 @@ def _inspected(
 
 def _label(profile: DatasetProfile, known: ParquetDataset | None, roles: dict[str, Guess]) -> Label | None:
     """Return the first label; None without a label of two classes."""
-    names = known.labels if known else [name for name, guess in roles.items() if guess.role == "label"]
-    label = next(iter(names), None)
-    if isinstance(label, str) and label in roles:
-        label = Label(name=label, positive=roles[label].positive, at_least=roles[label].at_least)
-    if not isinstance(label, Label) or label.name not in profile.columns:
+    labels = known.labels if known else [guess.label for guess in roles.values() if guess.label]
+    label = next((Label(name=given) if isinstance(given, str) else given for given in labels), None)
+    if label is None or label.name not in profile.columns:
         return None
     numbers = profile.columns[label.name].numbers
     if label.positive is None and label.at_least is None and (numbers is None or not numbers.is_binary):
@@ -164,7 +162,7 @@ def _times_of_leaks(roles: dict[str, Guess], leaks: dict[str, Leak]) -> dict[str
 def _leaks_if_chosen(queries: Queries, profile: DatasetProfile, roles: dict[str, Guess]) -> Iterator[str]:
     """Yield a sentence for each candidate of a label that columns give away, where none is chosen."""
     for candidate in comparable(candidates_of(profile)):
-        leaks = _leaks(queries, profile, Label(name=candidate.name, positive=candidate.positive), roles)
+        leaks = _leaks(queries, profile, candidate.label, roles)
         if sure := [name for name, leak in leaks.items() if leak.is_sure]:
             yield f"if {candidate.name} is the label, leave out what gives it away alone: {', '.join(sure)}"
 

@@ -67,21 +67,21 @@ NEGATIVE = {
 class Candidate:
     """A column that may be the label."""
 
-    name: str
+    label: Label
     score: float
     reason: str
-    positive: str | int | None = None
-    """The positive value, where the values are not 0 and 1."""
-    at_least: int | None = None
-    """The least positive number of a rating."""
     is_complete: bool = True
 
     @property
-    def entry(self) -> str | dict[str, Any]:
-        """The entry of `labels` in a configuration."""
-        rule = {"positive": self.positive, "at_least": self.at_least}
-        given = {key: value for key, value in rule.items() if value is not None}
-        return {"name": self.name} | given if given else self.name
+    def name(self) -> str:
+        """The name of the column."""
+        return self.label.name
+
+
+def entry_of(label: Label) -> str | dict[str, Any]:
+    """Return the entry of `labels` in a configuration."""
+    values = label.model_dump(mode="json", exclude_defaults=True)
+    return values if len(values) > 1 else label.name
 
 
 def candidates_of(profile: DatasetProfile) -> list[Candidate]:
@@ -150,9 +150,8 @@ def _candidate(column: ColumnProfile, points: int, where: str) -> Candidate | No
     score = by_name + (points if by_name >= 5 else points / 2) - (0 if column.is_complete else 3)
     reason = " and ".join(filter(None, (named, where))) or "it has two values"
     nulls = "" if column.is_complete else f"{column.nulls:,} rows have no value"
-    return Candidate(
-        column.name, score, "; ".join(filter(None, (reason, chosen, nulls))), positive, is_complete=column.is_complete
-    )
+    label = Label(name=column.name, positive=positive)
+    return Candidate(label, score, "; ".join(filter(None, (reason, chosen, nulls))), column.is_complete)
 
 
 def _by_name(name: str) -> tuple[float, str]:
@@ -225,4 +224,4 @@ def _ratings(profile: DatasetProfile) -> Iterator[Candidate]:
             continue
         if column.is_complete and 2 < (column.distinct or 0) <= MOST_RATINGS:
             least = math.ceil(0.8 * numbers.greatest)
-            yield Candidate(column.name, 0, f"a rating; {least} and more are positive", at_least=least)
+            yield Candidate(Label(name=column.name, at_least=least), 0, f"a rating; {least} and more are positive")

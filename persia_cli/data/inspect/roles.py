@@ -43,10 +43,8 @@ class Guess:
     reason: str
     table: str | None = None
     """Column whose table this column's ids belong to."""
-    positive: str | int | None = None
-    """The positive value of a label whose values are not 0 and 1."""
-    at_least: int | None = None
-    """The least positive number of a label."""
+    label: Label | None = None
+    """The label that the column is, with the rule for values that are not 0 and 1."""
     transform: str | None = None
     """The transform that brings a dense column's numbers near 1."""
     separator: str | None = None
@@ -75,9 +73,9 @@ def roles_of(profile: DatasetProfile, known: ParquetDataset | None, queries: Que
 
 def _amounts(profile: DatasetProfile, labels: dict[str, Guess], queries: Queries) -> dict[str, Amount]:
     """Return what columns of whole numbers are used for."""
-    rules = {name: Label(name=name, positive=guess.positive, at_least=guess.at_least) for name, guess in labels.items()}
-    is_text = {name: profile.columns[name].kind == "text" for name in rules}
-    label = next(((name, positive_sql(rule, is_text[name])) for name, rule in rules.items()), None)
+    rules = [guess.label for guess in labels.values() if guess.label]
+    is_text = {rule.name: profile.columns[rule.name].kind == "text" for rule in rules}
+    label = next(((rule.name, positive_sql(rule, is_text[rule.name])) for rule in rules), None)
     columns = [
         column
         for column in profile.columns.values()
@@ -111,10 +109,10 @@ def _known(name: str, dataset: ParquetDataset) -> Guess:
 
 def _labels(profile: DatasetProfile) -> dict[str, Guess]:
     """Return the column that is the label by its name, place and values; empty if none is clearly the one."""
-    label = chosen_of(candidates_of(profile), profile)
-    if label is None:
+    candidate = chosen_of(candidates_of(profile), profile)
+    if candidate is None:
         return {}
-    return {label.name: Guess("label", label.reason, positive=label.positive, at_least=label.at_least)}
+    return {candidate.name: Guess("label", candidate.reason, label=candidate.label)}
 
 
 def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:

@@ -10,7 +10,7 @@ from persia_cli.config.explain import CANDIDATE
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.embedding import DENSE_TABLE
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
-from persia_cli.data.inspect.labels import candidates_of, comparable
+from persia_cli.data.inspect.labels import candidates_of, comparable, entry_of
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, TimeHint
 from persia_cli.data.inspect.roles import Guess, name_of_buckets
 from persia_cli.errors import count
@@ -63,14 +63,15 @@ def _labels(names: list[str], guesses: dict[str, Guess], profile: DatasetProfile
     """Return the lines of the label, with the reason, or else those of the candidates to choose from."""
     if names:
         reasons = "; ".join(guesses[name].reason for name in names)
-        return [f"labels: {_entries(names, guesses)}  # {_on_one_line(reasons)}"]
+        entries = [entry_of(label) for name in names if (label := guesses[name].label)]
+        return [f"labels: {_flow(entries)}  # {_on_one_line(reasons)}"]
     candidates = comparable(candidates_of(profile))
     if not candidates:
         return ["labels: ???  # no column has two values; {name: NAME, positive: VALUE} makes a label of another"]
     choices = " ".join(f"{candidate.name}?" for candidate in candidates)
     return [
         f"labels: ???  # {_on_one_line(choices)} Write one of these lines in its place:",
-        *(f"{CANDIDATE}{_flow([candidate.entry])}" for candidate in candidates),
+        *(f"{CANDIDATE}{_flow([entry_of(candidate.label)])}" for candidate in candidates),
     ]
 
 
@@ -171,32 +172,14 @@ def _split(profile: DatasetProfile, times: dict[str, TimeHint]) -> str:
     return "{kind: hash, eval_fraction: 0.1, test_fraction: 0.1}  # rows at random"
 
 
-def _entries(names: list[str], guesses: dict[str, Guess]) -> str:
-    """Return columns as a YAML list; those with more than a name are mappings."""
-    entries: list[str | dict[str, str | int]] = []
-    for name in names:
-        guess = guesses[name]
-        if guess.positive is not None:
-            entries.append({"name": name, "positive": guess.positive})
-        elif guess.at_least is not None:
-            entries.append({"name": name, "at_least": guess.at_least})
-        else:
-            entries.append(name)
-    return _flow(entries)
-
-
 def _flow(values: object) -> str:
     """Return YAML on one line."""
     dumped = yaml.safe_dump(values, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
     return str(dumped).strip()
 
 
-def _names(names: list[str]) -> str:
-    return str(yaml.safe_dump(names, default_flow_style=True, allow_unicode=True, width=_WIDTH)).strip()
-
-
 def _quoted(text: str) -> str:
     """Return text as a YAML string, in quotes where it needs them."""
     if not text.isprintable():  # such as line ends, which would divide a comment
         return json.dumps(text)
-    return _names([text])[1:-1]
+    return str(yaml.safe_dump([text], default_flow_style=True, allow_unicode=True, width=_WIDTH)).strip()[1:-1]

@@ -149,11 +149,9 @@ def source_files(source: Path, remedy: str) -> list[Path]:
     files = [file for file in source.iterdir() if file.is_file() and not file.name.startswith(".")]
     if not files:
         raise DataError(f"{source} is a folder without files; {remedy}")
-    return sorted(files, key=_natural)
-
-
-def _natural(file: Path) -> list[str | int]:
-    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", file.name)]
+    return sorted(
+        files, key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", file.name)]
+    )
 
 
 def find_file(source: Path, name: str, remedy: str) -> Path:

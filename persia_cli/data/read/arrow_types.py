@@ -1,8 +1,10 @@
-"""Classes of Arrow types by the values they hold, whatever their width and encoding."""
+"""Classes of Arrow types by the values they hold, whatever their width and encoding, and the error of a value."""
 
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 Class = Literal["integer", "float", "boolean", "decimal", "date", "timestamp", "text", "null", "list", "other"]
 """The class of a type's values; `null` is a column without any value."""
@@ -22,6 +24,19 @@ WORDS: dict[Class, str] = {
 
 NUMBERS = frozenset({"integer", "float", "boolean", "decimal"})
 """The classes whose values are single numbers; files of one data set may differ within them."""
+
+
+class UnusableValueError(Exception):
+    """Values that cannot be ids, times or numbers: the first, and the indices, int64, of those that were found."""
+
+    def __init__(self, indices: NDArray[np.int64], value: object, reason: str) -> None:
+        super().__init__(f"{value} {reason}")
+        self.indices = indices
+
+    @property
+    def index(self) -> int:
+        """The index of the first value."""
+        return int(self.indices[0])
 
 
 def plain_type(kind: Any) -> Any:

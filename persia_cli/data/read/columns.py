@@ -11,10 +11,10 @@ import pyarrow as pa
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
-from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
+from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, UnusableValueError, class_of, is_list, plain_type
 from persia_cli.data.read.csv_files import WITH_ZERO
 from persia_cli.data.read.settled import wrong_ids, wrong_numbers
-from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, classes_of, from_format, microseconds
+from persia_cli.data.read.times import READ_AS_TIMES, TIMES, classes_of, from_format, microseconds
 from persia_cli.data.read.values import INTEGER
 
 QUERY = "query"
@@ -58,7 +58,8 @@ def column_problems(
     for use in uses(dataset):
         count = counts[use.column]
         if count != 1:
-            problems.append(_missing(dataset, use, schema.names) if count == 0 else _twice(use))
+            twice = f"there are several columns {use.column} ({use.key}); give each a different name"
+            problems.append(_missing(dataset, use, schema.names) if count == 0 else twice)
         elif (problem := _wrong_type(dataset, dense, use, schema.field(use.column).type, is_text_file)) is not None:
             is_text = use.role == "dense" and class_of(schema.field(use.column).type) == "text"
             problems.append((is_text and look(use.column)) or problem)
@@ -147,10 +148,6 @@ def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:
             there = f"; add it, or evaluate without it: {use.key}=null"
         return f"there is no column {use.column}, which the model was trained with ({use.key}){there}"
     return f"there is no column {use.column} ({use.role} column of {use.key}); {hint}"
-
-
-def _twice(use: Use) -> str:
-    return f"there are several columns {use.column} ({use.key}); give each a different name"
 
 
 def _wrong_type(
@@ -317,7 +314,7 @@ def _wrong_time(value: str | int, form: str | None = None) -> str | None:
     """Return a clause on a value that is no time."""
     try:
         microseconds(from_format(pa.array([str(value)]), form))
-    except NotATimeError as error:
+    except UnusableValueError as error:
         return str(error)
     return None
 

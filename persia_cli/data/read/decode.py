@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
-from persia_cli.data.read.arrow_types import class_of, is_list, plain_type
+from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list, plain_type
 from persia_cli.data.read.bad_values import BadValueError
 from persia_cli.data.read.dense_transforms import bucket_ids, numbers_of, transform
 from persia_cli.data.read.ids import NULL_ID, PADDING_ID, text_id
 from persia_cli.data.read.lists import WrongLengthError, split_texts, vectors
-from persia_cli.data.read.times import NotATimeError, from_format, part_of
+from persia_cli.data.read.times import from_format, part_of
 from persia_cli.data.read.times import remedy as correct_times
-from persia_cli.data.read.values import INTEGER, NotAnIdError, float_values, id_values
+from persia_cli.data.read.values import INTEGER, float_values, id_values
 from persia_cli.metric import Link
 
 Rows = NDArray[np.int64] | None
@@ -177,7 +177,7 @@ def decode_ids(
     if not is_list(plain_type(column.type)):
         try:
             single = _flat_ids(column, feature)
-        except NotAnIdError as bad:
+        except UnusableValueError as bad:
             raise _no_id(bad, feature, where, bad.indices, remedy) from bad
         single = single if rows is None else single[rows]
         if feature.padding is not None or feature.drops_nulls:
@@ -189,7 +189,7 @@ def decode_ids(
     for chunk in column.chunks:
         try:
             pieces.append(_list_ids(chunk, feature))
-        except NotAnIdError as bad:
+        except UnusableValueError as bad:
             before = sum(lengths.size for _, lengths in pieces)
             raise _no_id(bad, feature, where, before + _rows_of(chunk, bad.indices), remedy) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
@@ -210,7 +210,7 @@ def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArr
     """
     try:
         values = id_values(column, name, None, np.uint64(NULL_ID))
-    except NotAnIdError as bad:
+    except UnusableValueError as bad:
         text = f"{where}: {bad} in {_place(where, bad.index)} of dataset.group_by, column {name}"
         raise BadValueError(text, bad.indices) from bad
     return values if rows is None else values[rows]
@@ -218,14 +218,7 @@ def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArr
 
 def _flat_ids(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
     """Return an id for each value of an array without lists; that of a null is `NULL_ID` if it is to be dropped."""
-    try:
-        return _ids_of(from_format(array, feature.format), feature)
-    except NotATimeError as bad:
-        raise NotAnIdError(bad.index, bad.value, bad.reason, bad.indices) from bad
-
-
-def _ids_of(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
-    missing = _null_id(feature)
+    array, missing = from_format(array, feature.format), _null_id(feature)
     if feature.buckets is not None:
         assert isinstance(feature.buckets, tuple)
         return bucket_ids(numbers_of(array, feature), feature.buckets, missing)
@@ -312,7 +305,7 @@ def join_ids(parts: list[Ids]) -> Ids:
 def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) -> NDArray[np.float32]:
     try:
         numbers = numbers_of(column, feature)
-    except NotATimeError as bad:
+    except UnusableValueError as bad:
         position = _place(where, bad.index)
         text = f"{where}: {bad} in {position} of dense column {feature.name}; {correct_times(feature.format)}"
         raise BadValueError(text, bad.indices) from bad
@@ -377,7 +370,7 @@ def _place(where: object, row: int) -> str:
 
 
 def _no_id(
-    bad: NotAnIdError, feature: SparseFeature, where: object, rows: NDArray[np.int64], remedy: str
+    bad: UnusableValueError, feature: SparseFeature, where: object, rows: NDArray[np.int64], remedy: str
 ) -> BadValueError:
     position = _place(where, int(rows[0]))
     remedy = correct_times(feature.format) if feature.ids == "time" and remedy == CORRECT_IDS else remedy

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.bad_values import bad_rows_allowed
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream
-from persia_cli.data.read.splits import Selector
-from persia_cli.data.read.times import NotATimeError, from_format, remedy, time_numbers
+from persia_cli.data.read.row_groups import RowGroup, RowGroupStream
+from persia_cli.data.read.splits import TrainingRows
+from persia_cli.data.read.times import from_format, remedy, time_numbers
 from persia_cli.data.read.values import float_values
 from persia_cli.errors import DataError
 
@@ -38,7 +39,7 @@ SAMPLED_ROWS = 1 << 18
 def numbers_of(column: Any, feature: DenseFeature | SparseFeature) -> Floats:
     """Return the numbers of a column that a dense feature or buckets are made of, [n], NaN for null.
 
-    Raises NotATimeError for a text that is no time where the feature is of times.
+    Raises UnusableValueError for a text that is no time where the feature is of times.
     """
     column = from_format(column, feature.format)
     if isinstance(feature, DenseFeature):
@@ -91,13 +92,7 @@ def is_fitted(dataset: ParquetDataset) -> bool:
     return not _open_dense(dataset) and not _open_buckets(dataset)
 
 
-def fit(
-    dataset: ParquetDataset,
-    filesystem: Any,
-    groups: Sequence[RowGroup],
-    selector: Selector,
-    train_rows: Sequence[int],
-) -> ParquetDataset:
+def fit(dataset: ParquetDataset, rows: TrainingRows) -> ParquetDataset:
     """Return the data set with means, deviations, edges and boundaries of its training rows, which are read once.
 
     Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
@@ -106,13 +101,13 @@ def fit(
     dense, buckets = _open_dense(dataset), _open_buckets(dataset)
     features: dict[str, Fitted] = {f"dense {feature.name}": feature for feature in dense}
     features |= {f"sparse {bucket.name}": bucket for bucket in buckets}
-    if not sum(train_rows):
+    if not rows.total:
         first = next(iter(features.values())).name
         raise DataError(
             f"{first} is transformed by statistics of the training rows, but there are none here; train first, or give "
             "mean and deviation, the edges of bins, or the boundaries of buckets"
         )
-    moments, samples = _read(selector, filesystem, groups, train_rows, features, bad_rows_allowed(dataset))
+    moments, samples = _read(rows, features, bad_rows_allowed(dataset))
     return dataset.model_copy(
         update={
             "dense": tuple(_with_edges(_with_moments(feature, moments), samples) for feature in dataset.dense),
@@ -121,31 +116,28 @@ def fit(
     )
 
 
-def rescaled(
-    dataset: ParquetDataset,
-    filesystem: Any,
-    groups: Sequence[RowGroup],
-    selector: Selector,
-    train_rows: Sequence[int],
-    scales: Mapping[str, float],
-) -> ParquetDataset:
+def rescaled(dataset: ParquetDataset, rows: TrainingRows, scales: Mapping[str, float]) -> ParquetDataset:
     """Return the data set with transforms for columns of numbers far from 1 that have none, and `rescale` off.
 
     `scales` has the greatest absolute value of columns, infinity where it is not known: then the rows decide that are
     read, those of as many row groups as have READ_ROWS.
     """
     known = {
-        feature.name: scales.get(feature.name, math.inf) for feature in dataset.dense_features if _is_plain(feature)
+        feature.name: scales.get(feature.name, math.inf)
+        for feature in dataset.dense_features
+        if feature.transform is None and feature.width is None
     }
     far: dict[str, Fitted] = {
         feature.name: feature for feature in dataset.dense_features if known.get(feature.name, 0.0) > FAR
     }
     dense = dataset.dense
-    if far and sum(train_rows):
-        every = -(-sum(train_rows) // READ_ROWS)
-        moments, _ = _read(selector, filesystem, groups[::every], train_rows[::every], far)
+    if far and rows.total:
+        moments, _ = _read(rows.some(-(-rows.total // READ_ROWS)), far)
         chosen = {name: _chosen(name, moments[name]) for name in far if min(known[name], moments[name].largest) > FAR}
-        dense = tuple(chosen.get(_name(feature), feature) for feature in dataset.dense)
+        dense = tuple(
+            chosen.get(feature.name, given)
+            for feature, given in zip(dataset.dense_features, dataset.dense, strict=True)
+        )
     return dataset.model_copy(update={"dense": dense, "rescale": False})
 
 
@@ -160,26 +152,18 @@ def without_none(dataset: ParquetDataset) -> ParquetDataset:
     return dataset.model_copy(update={"dense": dense})
 
 
-def far_vectors(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> tuple[str, ...]:
+def far_vectors(dataset: ParquetDataset, rows: TrainingRows) -> tuple[str, ...]:
     """Return the dense columns of lists with numbers far from 1 in the first rows; no transform is of lists."""
     names = [feature.name for feature in dataset.dense_features if feature.width is not None]
-    if not names or not groups:
+    if not names or not rows.groups:
         return ()
-    stream = RowGroupStream(filesystem, groups[0], names, VECTORS)
+    stream = RowGroupStream(rows.data.filesystem, rows.groups[0], names, VECTORS)
     try:
         table = stream.read()
     finally:
         stream.close()
     scales = {name: np.abs(float_values(pc.list_flatten(table.column(name)))) for name in names}
     return tuple(name for name, numbers in scales.items() if numbers[np.isfinite(numbers)].max(initial=0.0) > FAR)
-
-
-def _is_plain(feature: DenseFeature) -> bool:
-    return feature.transform is None and feature.width is None
-
-
-def _name(feature: str | DenseFeature) -> str:
-    return feature if isinstance(feature, str) else feature.name
 
 
 def _chosen(name: str, known: "_Moments") -> DenseFeature:
@@ -191,23 +175,18 @@ def _chosen(name: str, known: "_Moments") -> DenseFeature:
 
 
 def _read(
-    selector: Selector,
-    filesystem: Any,
-    groups: Sequence[RowGroup],
-    train_rows: Sequence[int],
-    features: Mapping[str, Fitted],
-    allowed: int = 0,
+    rows: TrainingRows, features: Mapping[str, Fitted], allowed: int = 0
 ) -> tuple[dict[str, "_Moments"], dict[str, list[Floats]]]:
     """Return moments and samples of features, over the training rows of row groups, `allowed` bad ones left out."""
     moments = {key: _Moments() for key in features}
     samples: dict[str, list[Floats]] = {key: [] for key in features}
-    every = -(-sum(train_rows) // SAMPLED_ROWS)
-    with RowGroupReader(filesystem) as reader:
-        for group, rows in zip(groups, train_rows, strict=True):
-            if rows:
-                for key, values in _training_values(selector, reader, group, features, allowed).items():
-                    moments[key].add(values)
-                    samples[key].append(values[::every])
+    every = -(-rows.total // SAMPLED_ROWS)
+    columns = {each.name if isinstance(each, DenseFeature) else each.column_name for each in features.values()}
+    for group, table, trained in rows.read(sorted(columns)):
+        for key, feature in features.items():
+            values = _finite(feature, group, table, trained, allowed)
+            moments[key].add(values)
+            samples[key].append(values[::every])
     return moments, samples
 
 
@@ -263,36 +242,23 @@ def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
     return [feature for feature in dataset.sparse if isinstance(feature.buckets, int)]
 
 
-def _training_values(
-    selector: Selector,
-    reader: RowGroupReader,
-    group: RowGroup,
-    features: Mapping[str, Fitted],
-    allowed: int,
-) -> dict[str, Floats]:
-    names = {
-        key: feature.name if isinstance(feature, DenseFeature) else feature.column_name
-        for key, feature in features.items()
-    }
-    table = reader.read(group, list(dict.fromkeys([*names.values(), *selector.columns])))
-    rows = selector.rows("train", group.first_row, table)
-    numbers_by_key = {}
-    for key, feature in features.items():
-        column, bad = table.column(names[key]), 0
-        while True:
-            try:
-                values = numbers_of(column, feature)
-                break
-            except NotATimeError as error:
-                bad += error.indices.size
-                if bad > allowed:
-                    position = group.place_of(error.index)
-                    text = f"{group}: {error} in {position} of column {names[key]}; {remedy(feature.format)}"
-                    raise DataError(text) from error
-                column = pc.if_else(pa.array(np.isin(np.arange(len(column)), error.indices)), None, column)
-        values = values if rows is None else values[rows]
-        numbers_by_key[key] = values[np.isfinite(values)]
-    return numbers_by_key
+def _finite(feature: Fitted, group: RowGroup, table: Any, rows: NDArray[np.int64] | None, allowed: int) -> Floats:
+    """Return a feature's finite numbers in some rows of a table; raises DataError for more than `allowed` others."""
+    name = feature.name if isinstance(feature, DenseFeature) else feature.column_name
+    column, bad = table.column(name), 0
+    while True:
+        try:
+            values = numbers_of(column, feature)
+            break
+        except UnusableValueError as error:
+            bad += error.indices.size
+            if bad > allowed:
+                position = group.place_of(error.index)
+                text = f"{group}: {error} in {position} of column {name}; {remedy(feature.format)}"
+                raise DataError(text) from error
+            column = pc.if_else(pa.array(np.isin(np.arange(len(column)), error.indices)), None, column)
+    values = values if rows is None else values[rows]
+    return values[np.isfinite(values)]
 
 
 def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> str | DenseFeature:

@@ -13,7 +13,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import class_of, plain_type
 from persia_cli.data.read.columns import label_columns
 from persia_cli.data.read.decode import decode_dense, decode_labels, decode_weights
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_groups
+from persia_cli.data.read.row_groups import GroupedRows, RowGroupReader
 from persia_cli.data.read.splits import Selector
 from persia_cli.errors import DataError
 
@@ -38,11 +38,7 @@ def suspects(dataset: ParquetDataset, statistics: Mapping[str, Any]) -> tuple[st
 
 
 def refuse_wrong(
-    dataset: ParquetDataset,
-    filesystem: Any,
-    groups: Sequence[RowGroup],
-    selector: Selector,
-    suspected: Sequence[Collection[str]],
+    dataset: ParquetDataset, rows: GroupedRows, selector: Selector, suspected: Sequence[Collection[str]]
 ) -> None:
     """Raise DataError for the first wrong value in the `suspected` columns of each row group, if a split has its row.
 
@@ -50,20 +46,20 @@ def refuse_wrong(
     """
     labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
     dense = {feature.name: _plain(feature) for feature in dataset.dense_features} if dataset.fill is None else {}
-    with RowGroupReader(filesystem) as reader:
-        for group, names in zip(groups, suspected, strict=True):
+    with RowGroupReader(rows.filesystem) as reader:
+        for group, names in zip(rows.groups, suspected, strict=True):
             if not names:
                 continue
             table = reader.read(group, list(dict.fromkeys([*names, *selector.columns])))
             for split in SPLITS:
-                rows = selector.rows(split, group.first_row, table)
+                of_split = selector.rows(split, group.first_row, table)
                 for name in names:
                     if name == dataset.weight:
-                        decode_weights(table.column(name), name, group, rows)
+                        decode_weights(table.column(name), name, group, of_split)
                     elif name in labels:
-                        decode_labels(table.column(name), labels[name], group, rows, "identity")
+                        decode_labels(table.column(name), labels[name], group, of_split, "identity")
                     if name in dense:
-                        decode_dense(table.column(name), dense[name], group, rows, None, Counter())
+                        decode_dense(table.column(name), dense[name], group, of_split, None, Counter())
 
 
 def _plain(feature: DenseFeature) -> DenseFeature:
@@ -71,7 +67,7 @@ def _plain(feature: DenseFeature) -> DenseFeature:
     return feature.model_copy(update={"transform": None, "mean": None, "deviation": None, "bins": None})
 
 
-def refuse_absent(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> None:
+def refuse_absent(dataset: ParquetDataset, rows: GroupedRows) -> None:
     """Raise DataError for a label that is positive in no row, for none has one of its values.
 
     Row groups are read up to the first that has one, and only where the samples are to be trained on.
@@ -80,12 +76,12 @@ def refuse_absent(dataset: ParquetDataset, filesystem: Any, groups: Sequence[Row
         return
     for label in dataset.labels:
         if isinstance(label, Label) and label.positives:
-            _refuse_absent(label, filesystem, groups)
+            _refuse_absent(label, rows)
 
 
-def _refuse_absent(label: Label, filesystem: Any, groups: Sequence[RowGroup]) -> None:
+def _refuse_absent(label: Label, rows: GroupedRows) -> None:
     there: dict[str, None] = {}
-    for _, table in read_groups(filesystem, groups, [label.name]):
+    for _, table in rows.read([label.name]):
         column = table.column(label.name)
         is_text = class_of(column.type) == "text"
         distinct = pc.unique(column.cast(plain_type(column.type))).drop_null()

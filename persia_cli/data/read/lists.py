@@ -30,18 +30,16 @@ def split_texts(column: Any, separator: str) -> Any:
     kind = plain_type(column.type)
     if is_list(kind) and class_of(kind.value_type) == "text":
         column = column.cast(pa.list_(pa.string()))
-        column = pa.chunked_array([_joined(chunk, separator) for chunk in column.chunks], pa.large_string())
+        plain = (with_values(chunk, chunk.flatten().fill_null("")) for chunk in column.chunks)
+        column = pa.chunked_array(
+            [pc.binary_join(chunk, separator).cast(pa.large_string()) for chunk in plain], pa.large_string()
+        )
     elif is_list(kind):
         return column
     elif class_of(kind) != "text":
         return pa.chunked_array([_lists_of_one(chunk) for chunk in column.cast(kind).chunks], pa.large_list(kind))
     chunks = [_split(chunk, separator) for chunk in column.chunks]
     return pa.chunked_array(chunks, pa.large_list(pa.large_string()))
-
-
-def _joined(lists: Any, separator: str) -> Any:
-    texts = pc.binary_join(with_values(lists, lists.flatten().fill_null("")), separator)
-    return texts.cast(pa.large_string())
 
 
 def _lists_of_one(values: Any) -> Any:

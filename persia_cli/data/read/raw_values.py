@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import AtLeast, Divide, FloorDivide, RawColumns, Remainder, Step, Subtract
-from persia_cli.data.read.arrow_types import class_of, is_list
+from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list
 from persia_cli.data.read.ids import text_ids
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, Kind, hexadecimal, text_of, values_of
-from persia_cli.data.read.values import NotAnIdError, whole_floats
+from persia_cli.data.read.values import whole_floats
 
 Reject = Callable[[NDArray[np.bool_], str], None]
 """Gets True for each value of which nothing can be made, and the reason."""
@@ -108,7 +108,7 @@ def _integers(raw: RawColumns, column: str, given: Any) -> Any:
         case "float":
             try:
                 return whole_floats(given)
-            except NotAnIdError as error:
+            except UnusableValueError as error:
                 raise pa.ArrowInvalid(str(error)) from error
     values = given.cast(pa.int64())
     plain = values.fill_null(0).to_numpy(zero_copy_only=False)

@@ -1,6 +1,6 @@
 """Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,11 +152,17 @@ class RowGroupReader(_OpenFile):
         self._path = None
 
 
-def read_groups(filesystem: Any, groups: Iterable[RowGroup], columns: Iterable[str]) -> Iterator[tuple[RowGroup, Any]]:
-    """Yield each row group with a table of these columns; raises DataError as `RowGroupReader.read` does."""
-    with RowGroupReader(filesystem) as reader:
-        for group in groups:
-            yield group, reader.read(group, list(dict.fromkeys(columns)))
+class GroupedRows(NamedTuple):
+    """Row groups on a file system."""
+
+    filesystem: Any
+    groups: Sequence[RowGroup]
+
+    def read(self, columns: Iterable[str]) -> Iterator[tuple[RowGroup, Any]]:
+        """Yield each row group with a table of these columns; raises DataError as `RowGroupReader.read` does."""
+        with RowGroupReader(self.filesystem) as reader:
+            for group in self.groups:
+                yield group, reader.read(group, list(dict.fromkeys(columns)))
 
 
 class RowGroupStream(_OpenFile):

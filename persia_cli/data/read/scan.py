@@ -33,9 +33,9 @@ from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspe
 from persia_cli.data.read.label_order import Ranges
 from persia_cli.data.read.members import members_of
 from persia_cli.data.read.order import training_data
-from persia_cli.data.read.row_groups import Footer, RowGroup, read_footer, read_groups, statistics_of
+from persia_cli.data.read.row_groups import Footer, GroupedRows, RowGroup, read_footer, statistics_of
 from persia_cli.data.read.settled import meant_as_numbers, with_kinds, with_widths
-from persia_cli.data.read.splits import Selector, SplitRows, count_rows, selector_of, values_in
+from persia_cli.data.read.splits import Selector, SplitRows, TrainingRows, count_rows, selector_of, values_in
 from persia_cli.data.read.text import TextFile
 from persia_cli.data.read.unchanged import content_of
 from persia_cli.errors import DataError, count, one_line
@@ -262,26 +262,25 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
             for problem in changed_as_text(settled, schema):
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
-    settled = with_widths(settled, filesystem, contents.groups, contents.schemas)
-    selector = selector_of(dataset.split, filesystem, contents.groups)
+    rows = GroupedRows(filesystem, contents.groups)
+    settled = with_widths(settled, rows, contents.schemas)
+    selector = selector_of(dataset.split, rows)
     settled = settled.model_copy(update={"split": selector.split})
-    split_rows = count_rows(selector, filesystem, contents.groups)
-    _require_rows(
-        dataset, kind, contents.rows, split_rows, lambda: values_in(selector.split, filesystem, contents.groups)
-    )
+    split_rows = count_rows(selector, rows)
+    _require_rows(dataset, kind, contents.rows, split_rows, lambda: values_in(selector.split, rows))
     if not bad_rows_allowed(settled):
-        refuse_wrong(settled, filesystem, contents.groups, selector, contents.suspects)
-    refuse_absent(dataset, filesystem, contents.groups)
+        refuse_wrong(settled, rows, selector, contents.suspects)
+    refuse_absent(dataset, rows)
     before = settled.dense_features
     vectors: tuple[str, ...] = ()
+    trained = TrainingRows(rows, selector, split_rows.train)
     if settled.rescale:
-        trained = [group for group, rows in zip(contents.groups, split_rows.train, strict=True) if rows]
-        vectors = far_vectors(settled, filesystem, trained)
-        settled = rescaled(settled, filesystem, contents.groups, selector, split_rows.train, contents.scales)
+        vectors = far_vectors(settled, trained)
+        settled = rescaled(settled, trained, contents.scales)
     far = tuple(feature for feature, old in zip(settled.dense_features, before, strict=True) if feature != old)
     settled = without_none(settled)
     if not is_fitted(settled):
-        settled = fit(settled, filesystem, contents.groups, selector, split_rows.train)
+        settled = fit(settled, trained)
     return ParquetScan(
         filesystem=filesystem,
         files=tuple(contents.files),
@@ -341,7 +340,7 @@ def _meant_as_numbers(
     group = next((group for group in contents.groups if group.path == file.path and group.rows), None)
     if group is None or name in group.constants:
         return None
-    [(_, table)] = read_groups(filesystem, [group], [name])
+    [(_, table)] = GroupedRows(filesystem, [group]).read([name])
     return meant_as_numbers(name, table.column(name), kind, dataset.csv.nulls)
 
 

@@ -75,7 +75,9 @@ def _fields(contents: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
     for file, schema in zip(contents.files, contents.schemas, strict=True) if names else ():
         absent = [_absent(name, schema.names) for name in names if schema.names.count(name) != 1]
         if not absent:
-            file_schema = pa.schema([_plain(schema.field(name)) for name in dict.fromkeys(names)])
+            # Without metadata, and with the type of its values in place of a dictionary.
+            kinds = {name: plain_type(schema.field(name).type) for name in names}
+            file_schema = pa.schema(list(kinds.items()))
             try:
                 together = pa.unify_schemas([together, file_schema], promote_options="permissive")
             except pa.ArrowException as error:
@@ -84,11 +86,6 @@ def _fields(contents: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
     if problems:
         raise DataError("\n".join(problems))
     return tuple(together.field(name) for name in names)
-
-
-def _plain(field: Any) -> Any:
-    """Return a field without its metadata; a dictionary becomes the type of its values."""
-    return pa.field(field.name, plain_type(field.type))
 
 
 def _absent(name: str, there: list[str]) -> str:

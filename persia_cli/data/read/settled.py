@@ -15,7 +15,7 @@ from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, is_list, plain_type
 from persia_cli.data.read.files import Format
-from persia_cli.data.read.row_groups import RowGroup, read_groups
+from persia_cli.data.read.row_groups import GroupedRows
 from persia_cli.data.read.times import FORM, READ_AS_TIMES, TIMES, classes_of
 from persia_cli.errors import DataError
 
@@ -131,9 +131,7 @@ def meant_as_numbers(name: str, column: Any, kind: Format, nulls: tuple[str, ...
     return f"{sentence}; write null in place of what stands for a missing value"
 
 
-def with_widths(
-    dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup], schemas: Sequence[Any]
-) -> ParquetDataset:
+def with_widths(dataset: ParquetDataset, rows: GroupedRows, schemas: Sequence[Any]) -> ParquetDataset:
     """Return the data set with `width` set for every dense column of lists: that of its type, or of its first list.
 
     Raises DataError for a column of lists of several lengths by its types, or with a transform.
@@ -159,7 +157,7 @@ def with_widths(
                 )
             sizes = " and ".join(map(str, sorted(widths)))
             raise DataError(f"dense feature {feature.name} has lists of {sizes} numbers; give all lists one length")
-        widths_of[feature.name] = next(iter(widths), None) or _first_length(feature.name, filesystem, groups)
+        widths_of[feature.name] = next(iter(widths), None) or _first_length(feature.name, rows)
     dense = tuple(
         DenseFeature(name=feature, width=widths_of[feature]) if isinstance(feature, str) and feature in widths_of
         else feature if isinstance(feature, str)
@@ -169,9 +167,9 @@ def with_widths(
     return dataset.model_copy(update={"dense": dense}) if widths_of else dataset
 
 
-def _first_length(name: str, filesystem: Any, groups: Sequence[RowGroup]) -> int:
+def _first_length(name: str, rows: GroupedRows) -> int:
     """Return the length of a column's first list that is neither null nor empty; raises DataError if there is none."""
-    for _, table in read_groups(filesystem, groups, [name]):
+    for _, table in rows.read([name]):
         lengths = pc.list_value_length(table.column(name)).drop_null()
         if length := next(filter(None, lengths.to_pylist()), 0):
             return int(length)

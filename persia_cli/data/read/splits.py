@@ -3,7 +3,7 @@
 A split by files, or of all rows, gives each row group one part. All others give each row one (`Selector.parts_in`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,11 +25,11 @@ from persia_cli.config.schema.split import (
     TimeSplit,
 )
 from persia_cli.control.position import SplitName
-from persia_cli.data.read.arrow_types import class_of, is_text, plain_type
+from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_text, plain_type
 from persia_cli.data.read.random_bits import salt, stream, uniform
-from persia_cli.data.read.row_groups import RowGroup, read_groups
-from persia_cli.data.read.times import TIMES, NotATimeError, from_format, microseconds, remedy
-from persia_cli.data.read.values import NotAnIdError, id_values
+from persia_cli.data.read.row_groups import GroupedRows, RowGroup
+from persia_cli.data.read.times import TIMES, from_format, microseconds, remedy
+from persia_cli.data.read.values import id_values
 from persia_cli.errors import DataError, count
 
 PARTS: dict[Part, int] = {"train": 0, "eval": 1, "test": 2}
@@ -53,7 +53,7 @@ def parts_by_time(split: TimeSplit, first_row: int, column: Any) -> Parts:
     return parts
 
 
-def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) -> TimeSplit:
+def with_times(split: TimeSplit, rows: GroupedRows) -> TimeSplit:
     """Return the split with times in place of fractions, those that give parts nearest to them; raises DataError.
 
     Rows of one time stay together, and no part is empty.
@@ -61,7 +61,7 @@ def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) ->
     if split.eval_fraction is None and split.test_fraction is None:
         return split
     times_of_groups, column = [np.empty(0, np.int64)], pa.array([], pa.int64())
-    for group, table in read_groups(filesystem, groups, [split.column]):
+    for group, table in rows.read([split.column]):
         column = table.column(0)
         times_of_groups.append(time_values(column, split.column, split.format, group.place_of))
     times = np.concatenate(times_of_groups)
@@ -115,23 +115,14 @@ def parts_by_hash(split: HashSplit, first_row: int, table: Any) -> Parts:
     return np.where(chance < test, PARTS["test"], chance < test + split.eval_fraction).astype(np.int8)
 
 
-def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup]) -> Parts:
+def parts_by_last(split: LastSplit, rows: GroupedRows) -> Parts:
     """Return the part of each row by its place in its group; reads two columns once. Raises DataError."""
-    keys_of_groups, nulls_of_groups, times_of_groups = (
-        [np.empty(0, np.uint64)],
-        [np.empty(0, np.bool_)],
-        [np.empty(0, np.int64)],
-    )
-    for group, table in read_groups(filesystem, groups, [split.group, split.order]):
-        key, time = table.column(split.group), table.column(split.order)
-        keys_of_groups.append(_keys(key, split.group))
-        nulls_of_groups.append(key.is_null().to_numpy())
-        times_of_groups.append(time_values(time, split.order, split.format, group.place_of))
-    keys, nulls, times = (
-        np.concatenate(keys_of_groups),
-        np.concatenate(nulls_of_groups),
-        np.concatenate(times_of_groups),
-    )
+    columns: list[tuple[Any, ...]] = [(np.empty(0, np.uint64), np.empty(0, np.bool_), np.empty(0, np.int64))]
+    for group, table in rows.read([split.group, split.order]):
+        key = table.column(split.group)
+        times = time_values(table.column(split.order), split.order, split.format, group.place_of)
+        columns.append((_keys(key, split.group), key.is_null().to_numpy(), times))
+    keys, nulls, times = map(np.concatenate, zip(*columns, strict=True))
     order = np.lexsort((times, keys))  # stable: rows of equal times stay in the order of the files
     ordered = keys[order]
     is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: keys.size]
@@ -159,7 +150,7 @@ def time_values(column: Any, name: str, form: str | None, place_of: Callable[[in
         times = column.cast(pa.int64()) if is_integer else microseconds(column)
     except pa.ArrowInvalid as error:
         raise DataError(f"dataset.split: column {name} has integers that do not fit into 63 bits") from error
-    except NotATimeError as error:
+    except UnusableValueError as error:
         position, correct = place_of(error.index), remedy(form).replace("leave it empty", "drop the row")
         raise DataError(f"dataset.split: {error} in {position} of column {name}; {correct}") from error
     if times.null_count:
@@ -168,18 +159,18 @@ def time_values(column: Any, name: str, form: str | None, place_of: Callable[[in
     return values
 
 
-def values_in(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> str:
+def values_in(split: Split, rows: GroupedRows) -> str:
     """Return a few values of the column of a split by column, or the first and the last time of one by time."""
     if isinstance(split, ColumnSplit):
         values: dict[str, None] = {}
-        for _, table in read_groups(filesystem, groups, [split.column]):
+        for _, table in rows.read([split.column]):
             values.update(dict.fromkeys(map(str, pc.unique(table.column(0)).slice(0, _SHOWN_VALUES).to_pylist())))
             if len(values) >= _SHOWN_VALUES:
                 break
         return ", ".join([*values][:_SHOWN_VALUES])
     assert isinstance(split, TimeSplit)
     times_of_groups, is_integer = [], False
-    for group, table in read_groups(filesystem, groups, [split.column]):
+    for group, table in rows.read([split.column]):
         times_of_groups.append(time_values(table.column(0), split.column, split.format, group.place_of))
         is_integer = _is_integer(split, table.column(0))
     times = np.concatenate(times_of_groups)
@@ -191,7 +182,7 @@ def _keys(column: Any, name: str) -> NDArray[np.uint64]:
     """Return a number for each value, equal for equal values; raises DataError for values that are no ids."""
     try:
         return id_values(column, name, None, _NULL)
-    except NotAnIdError as error:
+    except UnusableValueError as error:
         raise DataError(f"dataset.split: column {name}: {error}; split by another column") from error
 
 
@@ -258,35 +249,63 @@ class Selector:
         return None if self.parts is None else self.parts[first_row : first_row + table.num_rows]
 
 
-def selector_of(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> Selector:
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """The training rows of a data set, so many in each row group."""
+
+    data: GroupedRows
+    selector: Selector
+    counts: Sequence[int]
+
+    @property
+    def total(self) -> int:
+        """Number of training rows."""
+        return sum(self.counts)
+
+    @property
+    def groups(self) -> list[RowGroup]:
+        """The row groups that have training rows."""
+        return [group for group, count in zip(self.data.groups, self.counts, strict=True) if count]
+
+    def some(self, every: int) -> "TrainingRows":
+        """Return those of every `every`-th row group."""
+        return TrainingRows(self.data._replace(groups=self.data.groups[::every]), self.selector, self.counts[::every])
+
+    def read(self, columns: Iterable[str]) -> Iterator[tuple[RowGroup, Any, NDArray[np.int64] | None]]:
+        """Yield each of `groups` with a table of these columns, and the training rows in it, None for all."""
+        for group, table in self.data._replace(groups=self.groups).read([*columns, *self.selector.columns]):
+            yield group, table, self.selector.rows("train", group.first_row, table)
+
+
+def selector_of(split: Split, rows: GroupedRows) -> Selector:
     """Return what finds the rows of a split, whose times are known then; raises DataError.
 
     Fractions by time read the column of times once and take 8 bytes a row; the last rows of groups read two columns
     and take about 40 bytes a row, and one byte afterwards.
     """
     if isinstance(split, TimeSplit):
-        return Selector(with_times(split, filesystem, groups))
+        return Selector(with_times(split, rows))
     if isinstance(split, LastSplit):
-        return Selector(split, parts_by_last(split, filesystem, groups))
+        return Selector(split, parts_by_last(split, rows))
     return Selector(split)
 
 
-def count_rows(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
+def count_rows(selector: Selector, rows: GroupedRows) -> SplitRows:
     """Count the rows of each split; reads only the columns that make it, if there are any."""
     split = selector.split
     if isinstance(split, EverySplit):
-        evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in groups]
-        return SplitRows(tuple(g.rows - n for g, n in zip(groups, evaluation, strict=True)), tuple(evaluation))
+        evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in rows.groups]
+        return SplitRows(tuple(g.rows - n for g, n in zip(rows.groups, evaluation, strict=True)), tuple(evaluation))
     if isinstance(split, EvalSplit | PredictSplit):
-        return SplitRows((0,) * len(groups), tuple(g.rows for g in groups))
+        return SplitRows((0,) * len(rows.groups), tuple(g.rows for g in rows.groups))
     if isinstance(split, FileSplit):
-        train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
+        train, evaluation = ([g.rows if g.part == name else 0 for g in rows.groups] for name in ("train", "eval"))
         return SplitRows(tuple(train), tuple(evaluation))
     if selector.columns:
-        tables = read_groups(filesystem, groups, selector.columns)
+        tables = rows.read(selector.columns)
     else:
-        tables = ((group, pa.table({"": pa.nulls(group.rows)})) for group in groups)
-    counts = np.zeros((len(groups), UNUSED + 1), np.int64)
+        tables = ((group, pa.table({"": pa.nulls(group.rows)})) for group in rows.groups)
+    counts = np.zeros((len(rows.groups), UNUSED + 1), np.int64)
     for of_group, (group, table) in zip(counts, tables, strict=True):
         parts = selector.parts_in(group.first_row, table)
         assert parts is not None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import TimePart
 from persia_cli.config.schema.time_format import FIELDS, UNITS, fields_of
-from persia_cli.data.read.arrow_types import Class, class_of
+from persia_cli.data.read.arrow_types import Class, UnusableValueError, class_of
 
 MONTHS = pa.array(["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"])
 _EXAMPLE = datetime(2024, 1, 31, 12, 30)
@@ -122,24 +122,15 @@ _ZONE = r"[T ][0-9:.]+(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 _BLANKS = " \t"
 
 
-class NotATimeError(Exception):
-    """Values that cannot be times: the first, and the indices, int64, of those that were found."""
-
-    def __init__(self, indices: NDArray[np.int64], value: object, form: str | None = None) -> None:
-        self.indices, self.value, self.reason = indices, value, f"is not {described(form)}"
-        super().__init__(f"{value} {self.reason}")
-
-    @property
-    def index(self) -> int:
-        """The index of the first value."""
-        return int(self.indices[0])
-
-
 def described(form: str | None) -> str:
     """Return what a time of a format is, for people."""
     if form is None:
         return f"a date or time such as {FORM}"
     return f"a number of {form} since 1970" if form in UNITS else f"a time of the format {form}"
+
+
+def _no_time(indices: NDArray[np.int64], value: object, form: str | None = None) -> UnusableValueError:
+    return UnusableValueError(indices, value, f"is not {described(form)}")
 
 
 def remedy(form: str | None) -> str:
@@ -152,7 +143,7 @@ def remedy(form: str | None) -> str:
 def from_format(column: Any, form: str | None) -> Any:
     """Return an array, or a chunked one, with timestamps in place of texts and numbers that are in a format.
 
-    Dates and timestamps are unchanged, and all arrays without a format. Raises NotATimeError.
+    Dates and timestamps are unchanged, and all arrays without a format. Raises UnusableValueError.
     """
     if form is None or class_of(column.type) in TIMES | {"null"}:
         return column
@@ -164,7 +155,7 @@ def from_format(column: Any, form: str | None) -> Any:
     absent = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     if (wrong := wrong & ~absent).any():
         indices = np.flatnonzero(wrong)
-        raise NotATimeError(indices, repr(array[int(indices[0])].as_py()), form)
+        raise _no_time(indices, repr(array[int(indices[0])].as_py()), form)
     times = pa.array(micros, mask=absent).cast(pa.timestamp("us", "UTC"))
     return pa.chunked_array([times]) if isinstance(column, pa.ChunkedArray) else times
 
@@ -172,7 +163,7 @@ def from_format(column: Any, form: str | None) -> Any:
 def microseconds(array: Any) -> Any:
     """Return the microseconds since 1970-01-01 of an Arrow array of times or texts as an array of int64, null for null.
 
-    Raises NotATimeError for the first text that is no time, TypeError for an array of another type.
+    Raises UnusableValueError for the first text that is no time, TypeError for an array of another type.
     """
     match class_of(array.type):
         case "date":
@@ -219,7 +210,7 @@ def _scaled(array: Any, numbers: Any, factor: int) -> Any:
     most = (2**63 - 1) // factor
     if (far := (values > most) | (values < -most)).any():
         first = int(np.argmax(far))
-        raise NotATimeError(np.array([first]), values[first])
+        raise _no_time(np.array([first]), values[first])
     return _masked(array, values * factor)
 
 
@@ -238,7 +229,7 @@ def _parsed(texts: Any) -> Any:
         try:
             _of_texts(plain.slice(row, 1))
         except pa.ArrowInvalid as error:
-            raise NotATimeError(np.array([row]), repr(texts[row].as_py())) from error
+            raise _no_time(np.array([row]), repr(texts[row].as_py())) from error
     raise TypeError("the texts are no times")
 
 

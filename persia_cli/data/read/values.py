@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.data.read.arrow_types import class_of
+from persia_cli.data.read.arrow_types import UnusableValueError, class_of
 from persia_cli.data.read.ids import NULL_ID, text_buffers, text_ids
-from persia_cli.data.read.times import TIMES, NotATimeError, microseconds, time_numbers
+from persia_cli.data.read.times import TIMES, microseconds, time_numbers
 
 Made = Literal["integer", "text", "time"] | None
 """The source of an id: the value as an integer, its text, its time, or None for the usual one of the type."""
@@ -26,23 +26,10 @@ Made = Literal["integer", "text", "time"] | None
 INTEGER = re.compile(r"-?[0-9]{1,20}\Z", re.ASCII)
 
 
-class NotAnIdError(Exception):
-    """A value that cannot be an id, and its index in the array; `indices` int64 are those of all that are known."""
-
-    def __init__(self, index: int, value: object, reason: str, indices: NDArray[np.int64] | None = None) -> None:
-        super().__init__(f"{value} {reason}")
-        self.indices = np.array([index]) if indices is None else indices
-
-    @property
-    def index(self) -> int:
-        """The index of the value."""
-        return int(self.indices[0])
-
-
 def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray[np.uint64]:
     """Return an id for each value of an Arrow array, `missing` for null and NaN; `table` seeds the hash of text.
 
-    A dictionary's values are converted once. Raises NotAnIdError for the first value that cannot be an id.
+    A dictionary's values are converted once. Raises UnusableValueError for the first value that cannot be an id.
     """
     if isinstance(array, pa.ChunkedArray):
         return _chunks(array, table, made, missing)
@@ -53,14 +40,14 @@ def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray
         return np.full(len(array), missing, np.uint64)
     is_hashed = made == "text" or (kind == "text" and made is None)
     if made == "time" or (kind in TIMES and made is None):
-        array = _times(array)
+        array = microseconds(array)
     elif is_hashed:
         array = text_ids(table, array if kind == "text" else texts_of(array))
     else:
         array = _parsed(array) if kind == "text" else _integers(array)
     values: NDArray[np.uint64] = array.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
     if not is_hashed and (clash := values == np.uint64(NULL_ID)).any():
-        raise NotAnIdError(int(np.argmax(clash)), NULL_ID, "is the id that stands for null", np.flatnonzero(clash))
+        raise UnusableValueError(np.flatnonzero(clash), NULL_ID, "is the id that stands for null")
     if not array.null_count:
         return values
     return np.where(array.is_valid().to_numpy(zero_copy_only=False), values, missing)
@@ -88,7 +75,7 @@ def _chunks(column: Any, table: str, made: Made, missing: np.uint64) -> NDArray[
     for chunk in column.chunks:
         try:
             parts.append(id_values(chunk, table, made, missing))
-        except NotAnIdError as bad:
+        except UnusableValueError as bad:
             bad.indices = bad.indices + done
             raise
         done += len(chunk)
@@ -98,7 +85,7 @@ def _chunks(column: Any, table: str, made: Made, missing: np.uint64) -> NDArray[
 def _dictionary(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray[np.uint64]:
     try:
         known = id_values(array.dictionary, table, made, missing)
-    except NotAnIdError:  # the value may be in no row; decoding shows this, or finds its row
+    except UnusableValueError:  # the value may be in no row; decoding shows this, or finds its row
         return id_values(array.dictionary_decode(), table, made, missing)
     known = np.append(known, missing)  # for nulls
     places: NDArray[np.int64] = array.indices.cast(pa.int64()).fill_null(known.size - 1).to_numpy(zero_copy_only=False)
@@ -119,13 +106,6 @@ def _integers(array: Any) -> Any:
     raise TypeError(f"{array.type} holds no {'integers' if class_of(array.type) in TIMES else 'ids'}")
 
 
-def _times(array: Any) -> Any:
-    try:
-        return microseconds(array)
-    except NotATimeError as error:
-        raise NotAnIdError(error.index, error.value, error.reason, error.indices) from error
-
-
 def whole_floats(array: Any) -> Any:
     """Return whole numbers as int64 and NaN as null; 2^53 is refused, since it may be a rounded 2^53 + 1."""
     limit = 2.0 ** {pa.float16(): 11, pa.float32(): 24}.get(array.type, 53)
@@ -136,7 +116,8 @@ def whole_floats(array: Any) -> Any:
         first = int(np.argmin(good))
         large = np.isfinite(values[first]) and np.trunc(values[first]) == values[first]
         reason = f"is beyond the whole numbers that {array.type} can represent" if large else "is not a whole number"
-        raise NotAnIdError(first, f"{values[first]:.17g}" if large else values[first], reason, np.flatnonzero(~good))
+        value = f"{values[first]:.17g}" if large else values[first]
+        raise UnusableValueError(np.flatnonzero(~good), value, reason)
     return pa.array(np.where(absent, 0.0, values).astype(np.int64), mask=absent)
 
 
@@ -150,7 +131,8 @@ def _whole_decimals(array: Any) -> Any:
             continue
     whole = pc.fill_null(pc.equal(pc.floor(array), array), True).to_numpy(zero_copy_only=False)
     first = int(np.argmin(whole)) if not whole.all() else int(np.argmax(np.abs(_numpy(array.cast(pa.float64())))))
-    raise NotAnIdError(first, array[first], "does not fit into 64 bits" if whole.all() else "is not a whole number")
+    reason = "does not fit into 64 bits" if whole.all() else "is not a whole number"
+    raise UnusableValueError(np.array([first]), array[first], reason)
 
 
 def _parsed(texts: Any) -> Any:
@@ -166,7 +148,7 @@ def _parsed(texts: Any) -> Any:
             return pc.coalesce(low, pc.if_else(negative, None, texts).cast(pa.uint64()))
     numbered = enumerate(texts.to_pylist())
     wrong = np.array([row for row, text in numbered if text is not None and not _is_integer(text)] or [0])
-    raise NotAnIdError(int(wrong[0]), repr(texts[int(wrong[0])].as_py()), "is not an integer", wrong)
+    raise UnusableValueError(wrong, repr(texts[int(wrong[0])].as_py()), "is not an integer")
 
 
 def _is_integer(text: str) -> bool:

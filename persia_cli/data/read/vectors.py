@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from persia_cli.data.read.arrow_types import class_of, is_list, plain_type, without_extensions
+from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list, plain_type, without_extensions
 from persia_cli.data.read.files import Location, find_files, locate, of_one_format
 from persia_cli.data.read.row_groups import read_footer
-from persia_cli.data.read.values import Made, NotAnIdError, id_values
+from persia_cli.data.read.values import Made, id_values
 from persia_cli.errors import DataError, one_line
 
 MAX_ROWS, MAX_VALUES = 65536, 2**22
@@ -77,7 +77,7 @@ def find_vectors(path: str, id_: str | None, vector: str | None, dim: int, key: 
     )
     if not columns.rows:
         raise DataError(f"{key}={path}: the files hold no rows; write them again")
-    for batch in _batches(location, columns, columns.files[0], 1024):
+    for _, batch in _numbered(location, columns, columns.files[0], 1024):
         _decode_vectors(batch.column(1), dim, f"{columns.files[0]}, row group 0", 0)
         break
     return columns
@@ -128,11 +128,6 @@ def _columns(schema: Any, id_: str | None, vector: str | None, dim: int, key: st
     return chosen[0], chosen[1]
 
 
-def _batches(location: Location, columns: VectorColumns, file: str, most: int) -> Iterator[Any]:
-    for _, batch in _numbered(location, columns, file, most):
-        yield batch
-
-
 def _numbered(location: Location, columns: VectorColumns, file: str, most: int) -> Iterator[tuple[int, Any]]:
     """Yield number of the row group and record batch [id, vector] of at most `most` rows."""
     names = [columns.id, columns.vector]
@@ -154,7 +149,7 @@ def _decode_ids(column: Any, table: str, made: Made, name: str, where: str, firs
         raise DataError(f"{where}: column {name} is NaN in row {row}; leave out rows without an id")
     try:
         return id_values(column, table, made, np.uint64(0))
-    except NotAnIdError as error:
+    except UnusableValueError as error:
         raise DataError(f"{where}: column {name}, row {first + error.index}: {error}, so it is no id") from error
     except (TypeError, pa.ArrowException) as error:
         raise DataError(f"{where}: column {name}: {one_line(error)}") from error

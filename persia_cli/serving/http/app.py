@@ -17,13 +17,12 @@ from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE
 from persia_cli.serving.golden import example_row, read_golden
 from persia_cli.serving.http import answers
+from persia_cli.serving.http.admission import TokenFile, require_own_page
 from persia_cli.serving.http.answers import HttpAnswer, header_pairs
 from persia_cli.serving.http.metrics import KIND, ServingMetrics
-from persia_cli.serving.http.own_page import require_own_page
 from persia_cli.serving.http.refused import CLOSE, DisconnectedError, RefusedRequestError, bad
 from persia_cli.serving.http.requests import PredictionRequest, RequestReader
 from persia_cli.serving.http.settings import ServerSettings
-from persia_cli.serving.http.token_file import TokenFile
 from persia_cli.serving.predictor import Predictions, Predictor
 
 if TYPE_CHECKING:

@@ -101,9 +101,9 @@ class RequestReader:
         columns = {
             name: self._column(tensor, values, tensors)
             for name, (tensor, values) in tensors.items()
-            if not self._is_lengths(name)
+            if name not in self._lengths
         }
-        if alone := next((name for name in tensors if self._is_lengths(name) and _stem(name) not in tensors), None):
+        if alone := next((name for name in tensors if name in self._lengths and _stem(name) not in tensors), None):
             raise bad(f"input {alone} has the lengths of {_stem(alone)}, which is missing")
         self._require_size(columns)
         question = PredictionRequest(columns, self._wanted(request), request.id)
@@ -150,7 +150,8 @@ class RequestReader:
     def _tensors(self, given: list[Tensor], rest: memoryview) -> dict[str, tuple[Tensor, Values]]:
         tensors: dict[str, tuple[Tensor, Values]] = {}
         for tensor in given:
-            self._require_known(tensor.name)
+            if tensor.name not in self._lists and tensor.name not in self._lengths:
+                raise self._unknown(tensor.name)
             tensor.require_shape()
             is_list = self._lists.get(tensor.name, False)
             if is_list:
@@ -196,9 +197,6 @@ class RequestReader:
             raise bad(f"input {name} has {count(len(values), 'id')}, and {name}{LENGTHS} does not add up to that")
         return Lists(values, lengths.astype(np.int64))
 
-    def _is_lengths(self, name: str) -> bool:
-        return name in self._lengths
-
     def _wanted(self, request: _InferBody) -> list[Wanted]:
         binary = _flag(request.parameters, "binary_data_output", "the request", False)
         if not request.outputs:
@@ -240,10 +238,6 @@ class RequestReader:
             raise RefusedRequestError(
                 413, f"{what} has {ids:,} ids in the lists of all samples, and {MAX_IDS:,} are allowed"
             )
-
-    def _require_known(self, name: str) -> None:
-        if name not in self._lists and not self._is_lengths(name):
-            raise self._unknown(name)
 
     def _unknown(self, name: str) -> RefusedRequestError:
         known = ", ".join(self._lists)

@@ -16,12 +16,12 @@ from persia_cli.errors import PersiaError, UserError
 from persia_cli.kernels.serving.unpack import unpack
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
+from persia_cli.serving.http.admission import TokenFile
 from persia_cli.serving.http.app import ServingApp
 from persia_cli.serving.http.connections import Acceptor, BoundedProtocol
 from persia_cli.serving.http.metrics import ServingMetrics
 from persia_cli.serving.http.settings import FINISH_S, IDLE_S, LOG_S, ServerSettings, WorkerFailed, WorkerReady
 from persia_cli.serving.http.shared import ServerMemory
-from persia_cli.serving.http.token_file import TokenFile
 from persia_cli.serving.predictor import Predictor
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.scan import scan
-from persia_cli.data.read.times import NotATimeError, from_format, microseconds, time_numbers
+from persia_cli.data.read.times import from_format, microseconds, time_numbers
 from persia_cli.errors import DataError
 from tests.support.samples import read
 
@@ -95,7 +96,7 @@ def test_texts_may_have_zones_and_times_before_1970_are_rounded_down() -> None:
     late = pa.array([-1, 3_600_000_000 * 47], pa.timestamp("us"))
     assert [time_numbers(late, part).tolist() for part in ("hour", "weekday", "day")] == [[23, 23], [2, 4], [-1, 1]]
     for text in ("20240131", "2024-02-30", "", "noon"):
-        with pytest.raises(NotATimeError, match="is not a date or time such as 2024-01-31"):
+        with pytest.raises(UnusableValueError, match="is not a date or time such as 2024-01-31"):
             microseconds(pa.array(["2024-01-31", text]))
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.ids import NULL_ID
-from persia_cli.data.read.values import NotAnIdError, float_values, id_values
+from persia_cli.data.read.values import float_values, id_values
 from persia_cli.errors import DataError
 from tests import naive_text
 from tests.support.samples import ids_by_sample, read
@@ -98,7 +99,7 @@ def test_the_source_of_ids_can_be_set() -> None:
     ],
 )
 def test_a_value_that_is_no_id_is_reported_with_its_place(array: Any, made: Any, index: int, text: str) -> None:
-    with pytest.raises(NotAnIdError) as caught:
+    with pytest.raises(UnusableValueError) as caught:
         ids(array, made)
     assert (caught.value.index, str(caught.value)) == (index, text)
 

@@ -1,14 +1,13 @@
 """Scores: metrics against exact ones at any scale, merging and the wire format to the bit, and those of a window."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import PersiaError, WireError
-from persia_cli.observe.scores import EXACT, IN_TRAINING, QUALITY, RecentScores, ScoreHistogram
+from persia_cli.observe.record_state import RECORD, SCORES, save_scores, scores_in
+from persia_cli.observe.scores import EXACT, IN_TRAINING, QUALITY, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 from tests import naive_scores
 
@@ -196,48 +195,13 @@ def test_counts_that_do_not_fit_are_refused(counted):
         ScoreHistogram.decode(1, ScoreCounts(np.array(counted, np.uint64), np.ones(2), np.zeros((1, 7))))
 
 
-DISTINCT = 32
-"""Distinct logits of the generated samples, so that every histogram has about as many bins."""
-
-
-def samples_of(number: int) -> tuple[np.ndarray[Any, Any], ...]:
-    draw = np.random.default_rng(number)
-    logits = (draw.integers(0, DISTINCT, 40) / 4 - 4).astype(np.float32)
-    return logits, (draw.random(40) < 0.3).astype(np.float64), draw.exponential(1.0, 40)
-
-
-def scores_of(number: int) -> ScoreHistogram:
-    logits, labels, weights = samples_of(number)
-    scores = ScoreHistogram(1)
-    scores.add(logits[:, None], labels[:, None], weights)
-    return scores
-
-
-@given(st.integers(1, 9), st.integers(1, 40))
-@settings(deadline=None, max_examples=25)
-def test_they_are_those_of_the_last_intervals_whenever_they_are_asked(window, lines):
-    recent = RecentScores(1, window)
-    for number in range(lines):
-        recent.add(scores_of(number))
-        last = [samples_of(each) for each in range(max(0, number + 1 - window), number + 1)]
-        logits, labels, weights = (np.concatenate(column) for column in zip(*last, strict=True))
-        together = recent.together()
-        assert together.auc() == pytest.approx(naive_scores.auc(logits, labels, weights), abs=1e-12)
-        exact = naive_scores.average_precision(logits, labels, weights)
-        assert together.average_precision() == pytest.approx(exact, abs=1e-12)
-        assert together.accuracy() == pytest.approx(naive_scores.accuracy(logits, labels, weights), abs=1e-12)
-        assert together.weight() == pytest.approx(weights.sum(), rel=1e-12)
-
-
-@given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 20))
-@settings(deadline=None, max_examples=25)
-def test_restored_scores_continue_with_the_same_bits(window: int, before: int, after: int) -> None:
-    recent = RecentScores(1, window)
-    for number in range(before):
-        recent.add(scores_of(number))
-    restored = RecentScores.restored(1, window, recent.encode())
-    for number in range(before, before + after):
-        recent.add(scores_of(number))
-        restored.add(scores_of(number))
-        ours, theirs = (each.together().encode() for each in (restored, recent))
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
+def test_scores_of_a_checkpoint_have_the_same_bits(tmp_path):
+    histograms = [ScoreHistogram(1) for _ in range(12)]
+    for number, scores in enumerate(histograms):
+        draw = np.random.default_rng(number)
+        scores.add(draw.normal(size=(40, 1)), draw.random((40, 1)) < 0.3, draw.exponential(1.0, 40))
+    (tmp_path / RECORD).mkdir()
+    save_scores(tmp_path, histograms[0], histograms[1:])
+    scores, recent = scores_in((tmp_path / RECORD / SCORES).read_bytes(), 1)
+    for ours, theirs in zip([scores, *recent], histograms, strict=True):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(ours.encode(), theirs.encode(), strict=True))

@@ -10,7 +10,7 @@ from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.record_state import RecordState, copies_in
-from persia_cli.observe.scores import RecentScores, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpoints import Checkpoints, progress_of
@@ -29,7 +29,7 @@ from persia_cli.wire.message import TableTotals
 from tests.support.runs import make_run
 from tests.support.saving import save_shard
 
-STATE = RecordState(ScoreHistogram(1), 30, 10, TableTotals(rows=9, evicted=1, hits=20, misses=5), RecentScores(1, 3))
+STATE = RecordState(ScoreHistogram(1), 30, 10, TableTotals(rows=9, evicted=1, hits=20, misses=5), ())
 
 
 class SavingRun:

@@ -17,9 +17,9 @@ from persia_cli.data.read.batch import assemble
 from persia_cli.errors import UserError
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden, example_row
+from persia_cli.serving.http.admission import TokenFile, read_token
 from persia_cli.serving.http.app import PAGE, ServingApp
 from persia_cli.serving.http.settings import ServerSettings
-from persia_cli.serving.http.token_file import TokenFile, read_token
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask
 from tests.support.small_model import LARGE, write_small_model
