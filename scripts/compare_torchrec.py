@@ -38,7 +38,7 @@ from persia_cli.commands.tables import columns, print_table
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
-from persia_cli.observe.processor import this_processor
+from persia_cli.observe.machine import this_processor
 from scripts.measure import CRITEO
 
 DIMS = (16, 64, 128)

@@ -15,8 +15,8 @@ from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Run
 from persia_cli.data.read.generator import GeneratedRows
 from persia_cli.errors import UserError
+from persia_cli.observe.machine import resident_bytes_of_file
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.observe.usage import resident_bytes_of_file
 from persia_cli.plan.embedding import embedding_layout
 
 FULL = 0.98

@@ -15,7 +15,7 @@ from persia_cli.data.read.facts import DatasetFacts, inspect
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
 from persia_cli.observe.history import CONFIG
-from persia_cli.observe.usage import cpu_seconds, cpu_seconds_of
+from persia_cli.observe.machine import cpu_seconds, cpu_seconds_of
 
 if TYPE_CHECKING:
     from persia_cli.bench.baselines.trainers import DenseBaseline

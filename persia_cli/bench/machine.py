@@ -12,8 +12,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Self
 
-from persia_cli.observe.processor import this_processor
-from persia_cli.observe.usage import cpu_seconds
+from persia_cli.observe.machine import cpu_seconds, this_processor
 
 LIBRARIES = ("numpy", "numba", "torch", "fbgemm-gpu-cpu", "torchrec")
 BUSY = 0.15

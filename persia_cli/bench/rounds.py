@@ -11,7 +11,7 @@ from persia_cli.bench.machine import GpuUsage, Neighbours
 from persia_cli.bench.result import Side
 from persia_cli.config.schema import Run
 from persia_cli.data.read.facts import DatasetFacts
-from persia_cli.observe.usage import cpu_seconds
+from persia_cli.observe.machine import cpu_seconds
 
 INTERVALS = 5
 """Lines of metrics of a turn; the first is the warm-up, in which pipelines fill and loaders lose their lead."""

@@ -12,7 +12,7 @@ from persia_cli.engines.engine import engine_here
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
-from persia_cli.observe.usage import cpu_seconds_of, resident_bytes_of
+from persia_cli.observe.machine import cpu_seconds_of, resident_bytes_of
 from persia_cli.plan.job import JobPlan, plan_job
 
 

@@ -24,7 +24,7 @@ from persia_cli.engines.job import SWITCH_INTERVAL_S
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
 from persia_cli.kernels.toolchain.memory import retain_freed_memory
-from persia_cli.observe.usage import cpu_seconds
+from persia_cli.observe.machine import cpu_seconds
 
 SPARE = 0.85
 """Fraction of the available memory that FBGEMM's tables may use."""

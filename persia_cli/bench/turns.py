@@ -21,8 +21,8 @@ from persia_cli.engines.local import Processes
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError, RoleError
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.observe.machine import cpu_seconds_of
 from persia_cli.observe.recordings import ReplicaTrace, read_recordings
-from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.addresses import SOCKETS

@@ -28,8 +28,8 @@ from persia_cli.jobs.trace import take_trace, traced
 from persia_cli.jobs.training import begun, plan_request, requested
 from persia_cli.metric import is_of_retrieval
 from persia_cli.observe.history import QUALITY
+from persia_cli.observe.machine import this_processor
 from persia_cli.observe.outcome import correction
-from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.length import epoch_steps, evaluation_interval, spent_schedules, unreached
 from persia_cli.plan.warm_start import DenseFit, TakenTable, WarmStart

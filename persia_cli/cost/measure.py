@@ -17,7 +17,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.engines.readiness import ask_torch
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.observe.usage import cpu_seconds
+from persia_cli.observe.machine import cpu_seconds
 from persia_cli.plan.checks import require_network
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.version import __version__

@@ -29,7 +29,7 @@ from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import PreemptedError, RoleError
 from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.observe.history import CONFIG
-from persia_cli.observe.usage import resident_bytes
+from persia_cli.observe.machine import resident_bytes
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, write_token

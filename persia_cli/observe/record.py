@@ -21,12 +21,12 @@ from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
 from persia_cli.observe.calibration import calibrated, corrected
-from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import (
     EXACT,
     IN_TRAINING,
     WINDOW,
+    QueryScores,
     ScoreHistogram,
     by_label,
     quality,

@@ -19,8 +19,8 @@ from persia_cli.control.membership import RunningClock
 from persia_cli.disk import refusal
 from persia_cli.errors import ConfigError, PersiaError, RoleError, WireError
 from persia_cli.observe.history import CONFIG
+from persia_cli.observe.machine import cpu_seconds, resident_bytes
 from persia_cli.observe.trace import Trace
-from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.recording import Recording
 from persia_cli.storage.addresses import local_path

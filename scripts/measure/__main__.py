@@ -15,7 +15,7 @@ from persia_cli.bench.result import Result
 from persia_cli.commands.bench_views import noting, print_json, warn_of_others
 from persia_cli.commands.screen import err, labelled, out, pairs, report_failure, say
 from persia_cli.errors import PersiaError, UserError, count
-from persia_cli.observe.usage import cpu_seconds
+from persia_cli.observe.machine import cpu_seconds
 from scripts.measure import Given, report, targets
 
 COMPARISONS = Path(__file__).with_name("comparisons")

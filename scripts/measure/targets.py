@@ -23,7 +23,7 @@ from persia_cli.bench.result import Result
 from persia_cli.commands.screen import out, say
 from persia_cli.config.schema import HybridMode, Run
 from persia_cli.errors import UserError
-from persia_cli.observe.processor import Processor
+from persia_cli.observe.machine import Processor
 from scripts.measure import CRITEO
 
 STEP_MS = 10.0

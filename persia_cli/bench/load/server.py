@@ -13,7 +13,7 @@ import msgspec
 
 from persia_cli.engines.processes import die_with, python_module
 from persia_cli.errors import PersiaError, RoleError, UserError
-from persia_cli.observe.usage import cpu_seconds_of
+from persia_cli.observe.machine import cpu_seconds_of
 from persia_cli.serving.http.listening import bound
 from persia_cli.serving.http.processes import serve
 from persia_cli.serving.http.settings import FINISH_S, ServerSettings

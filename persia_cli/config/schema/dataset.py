@@ -153,7 +153,12 @@ class ParquetDataset(Node):
     @property
     def label_names(self) -> tuple[str, ...]:
         """Name of each label."""
-        return tuple(label if isinstance(label, str) else label.name for label in self.labels)
+        return tuple(label.name for label in self.label_rules)
+
+    @property
+    def label_rules(self) -> tuple[Label, ...]:
+        """Every label, with its rule if it has one."""
+        return tuple(Label(name=label) if isinstance(label, str) else label for label in self.labels)
 
     @property
     def has_optional_labels(self) -> bool:

@@ -10,9 +10,8 @@ from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.read.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw
 from persia_cli.data.read.files import DataFile, Format, list_files, locate, nothing_there, of_one_format, without_rows
-from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.members import left_out
-from persia_cli.data.read.row_groups import Footer, read_footer
+from persia_cli.data.read.row_groups import Footer, HiveColumns, read_footer
 from persia_cli.data.read.scan import no_parquet
 from persia_cli.data.read.text import TextFile
 from persia_cli.errors import DataError

@@ -120,8 +120,7 @@ def _inspected(
 
 def _label(profile: DatasetProfile, known: ParquetDataset | None, roles: dict[str, Guess]) -> Label | None:
     """Return the first label; None without a label of two classes."""
-    labels = known.labels if known else [guess.label for guess in roles.values() if guess.label]
-    label = next((Label(name=given) if isinstance(given, str) else given for given in labels), None)
+    label = next(iter(known.label_rules if known else [guess.label for guess in roles.values() if guess.label]), None)
     if label is None or label.name not in profile.columns:
         return None
     numbers = profile.columns[label.name].numbers

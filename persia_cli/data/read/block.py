@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.read.bad_values import bad_rows_allowed, leaving_out
+from persia_cli.data.read.bad_rows import bad_rows_allowed, leaving_out
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.columns import QUERY, label_columns, uses
 from persia_cli.data.read.decode import (
@@ -64,18 +64,13 @@ class DecodedBlock:
             portion = slice(first, first + _TAKEN_AT_ONCE)
             columns[:, portion] = self.single.take(rows[portion], axis=0).T
         single = iter(columns)
-        taken = [
-            Ids(next(single), None) if feature_ids is None else take_ids(feature_ids, rows)
-            for feature_ids in self.lists
-        ]
+        taken = [Ids(next(single), None) if ids is None else take_ids(ids, rows) for ids in self.lists]
         batch = assemble(
             self.dense.take(rows, axis=0),
             self.labels.take(rows, axis=0),
             None if self.weights is None else self.weights[rows],
-            [feature_ids.values for feature_ids in taken]
-            if any(feature_ids is not None for feature_ids in self.lists)
-            else columns,
-            [feature_ids.offsets for feature_ids in taken],
+            [ids.values for ids in taken] if any(ids is not None for ids in self.lists) else columns,
+            [ids.offsets for ids in taken],
             None if self.query_ids is None else self.query_ids[rows],
         )
         bad = self.bad[rows][self.bad[rows] != NOT_BAD]
@@ -178,24 +173,17 @@ def _decode_piece(
         values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
         into.dense[:, first : first + feature.inputs] = values
         first += feature.inputs
-    for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
-        link = links.get(name, "logistic")
-        column = table.column(name)
+    for number, label in enumerate(dataset.label_rules if label_columns(dataset) else ()):
+        link = links.get(label.name, "logistic")
+        column = table.column(label.name)
         into.labels[:, number] = decode_labels(column, label, piece, rows, link, dataset.has_optional_labels)
     if into.weights is not None and dataset.weight is not None:
         into.weights[:] = decode_weights(table.column(dataset.weight), dataset.weight, piece, rows)
     if into.query_ids is not None and query_column is not None:
         into.query_ids[:] = decode_query_ids(table.column(query_column), query_column, piece, rows)
     ids = [
-        decode_ids(
-            table.column(feature.column_name),
-            feature,
-            feature.column_name in lists or feature.makes_lists,
-            piece,
-            rows,
-            counts,
-        )
-        for feature in dataset.sparse
+        decode_ids(table.column(use.column_name), use, use.column_name in lists or use.makes_lists, piece, rows, counts)
+        for use in dataset.sparse
     ]
     return ids, counts
 

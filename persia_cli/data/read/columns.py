@@ -212,17 +212,15 @@ def _wrong_vectors(dataset: ParquetDataset, use: Use, width: int | None, plain: 
 
 def _is_hashed(dataset: ParquetDataset, column: str) -> bool:
     """Return whether a column was made of text, so that its integers are ids that have no order."""
-    declaration_of_column = next((declaration for declaration in dataset.raw if column in declaration.columns), None)
-    return declaration_of_column is not None and (
-        declaration_of_column.read == "hexadecimal" or declaration_of_column.table_of(column) is not None
-    )
+    raw = next((raw for raw in dataset.raw if column in raw.columns), None)
+    return raw is not None and (raw.read == "hexadecimal" or raw.table_of(column) is not None)
 
 
 def _number_of(dataset: ParquetDataset, use: Use) -> str | None:
     """Return a clause on what must be a number where a column is used; None where an id will do."""
     if use.role == "label":
-        label = next(label for label in dataset.labels if use.column in (label, getattr(label, "name", None)))
-        return None if not isinstance(label, str) and label.positives else "a label is a number"
+        is_rule = any(label.positives for label in dataset.label_rules if label.name == use.column)
+        return None if is_rule else "a label is a number"
     if use.role == "sparse":
         cut = any(feature.buckets is not None and feature.column_name == use.column for feature in dataset.sparse)
         return "buckets are made of numbers" if cut else None
@@ -231,15 +229,14 @@ def _number_of(dataset: ParquetDataset, use: Use) -> str | None:
 
 def _wrong_label(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     values = class_of(kind)
-    label = next(label for label in dataset.labels if use.column in (label, getattr(label, "name", None)))
-    rule = None if isinstance(label, str) else label
-    if rule is not None and rule.positives:
-        texts = {isinstance(value, str) for value in rule.positives}
+    positives = next(label.positives for label in dataset.label_rules if label.name == use.column)
+    if positives:
+        texts = {isinstance(value, str) for value in positives}
         if values == "text" and texts != {True}:
             return f"column {use.column} holds strings; write the positive value of this label in quotes"
         if values in NUMBERS and texts != {False}:
             return f"column {use.column} holds {WORDS[values]}; the positive value of this label must be a number"
-    if values in NUMBERS or values == "null" or (values == "text" and rule is not None and rule.positives):
+    if values in NUMBERS or values == "null" or (values == "text" and positives):
         return None
     if values == "text":
         return (

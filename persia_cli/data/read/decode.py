@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list, plain_type
-from persia_cli.data.read.bad_values import BadValueError
+from persia_cli.data.read.bad_rows import BadValueError
 from persia_cli.data.read.dense_transforms import bucket_ids, numbers_of, transform
 from persia_cli.data.read.ids import NULL_ID, PADDING_ID, text_id
 from persia_cli.data.read.lists import WrongLengthError, split_texts, vectors
@@ -35,7 +35,7 @@ class Ids(NamedTuple):
 
 
 def decode_labels(
-    column: Any, label: str | Label, where: object, rows: Rows, link: Link = "logistic", optional: bool = False
+    column: Any, label: Label, where: object, rows: Rows, link: Link = "logistic", optional: bool = False
 ) -> NDArray[np.float32]:
     """Return labels as float32; raises DataError for one that the label's loss cannot learn.
 
@@ -43,8 +43,6 @@ def decode_labels(
     which values there are: a probability takes labels in [0, 1], to which rules of the configuration
     may map others, `exp` takes those that are not negative, and `identity` all finite ones.
     """
-    if isinstance(label, str):
-        label = Label(name=label)
     if label.positive is None and label.at_least is None:
         values = _float32(column, rows)
         good, remedy = _is_label(values, label.name, link, optional)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.arrow_types import UnusableValueError
-from persia_cli.data.read.bad_values import bad_rows_allowed
+from persia_cli.data.read.bad_rows import bad_rows_allowed
 from persia_cli.data.read.row_groups import RowGroup, RowGroupStream
 from persia_cli.data.read.splits import TrainingRows
 from persia_cli.data.read.times import from_format, remedy, time_numbers

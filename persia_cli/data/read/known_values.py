@@ -44,7 +44,7 @@ def refuse_wrong(
 
     Only these columns are read, and the one that makes the split.
     """
-    labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
+    labels = {label.name: label for label in dataset.label_rules}
     dense = {feature.name: _plain(feature) for feature in dataset.dense_features} if dataset.fill is None else {}
     with RowGroupReader(rows.filesystem) as reader:
         for group, names in zip(rows.groups, suspected, strict=True):
@@ -74,8 +74,8 @@ def refuse_absent(dataset: ParquetDataset, rows: GroupedRows) -> None:
     """
     if isinstance(dataset.split, PredictSplit | EvalSplit):
         return
-    for label in dataset.labels:
-        if isinstance(label, Label) and label.positives:
+    for label in dataset.label_rules:
+        if label.positives:
             _refuse_absent(label, rows)
 
 

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.config.schema.features import Label
 from persia_cli.control.position import SplitName
-from persia_cli.data.read.bad_values import bad_rows_allowed, leaving_out
+from persia_cli.data.read.bad_rows import bad_rows_allowed, leaving_out
 from persia_cli.data.read.decode import decode_labels, decode_weights
-from persia_cli.data.read.label_order import Ranges
 from persia_cli.data.read.masked_labels import fill_chain, without_unknown
 from persia_cli.data.read.row_groups import RowGroupReader
-from persia_cli.data.read.scan import ParquetScan
+from persia_cli.data.read.scan import ParquetScan, Ranges
 from persia_cli.data.read.slices import RowPiece
 from persia_cli.data.read.source import open_source
 from persia_cli.metric import Link
@@ -47,14 +47,15 @@ def label_ends(contents: ParquetScan, split: SplitName, links: Mapping[str, Link
     has_weight, rows_of = False, contents.split_rows.of(split)
     unread = EVALUATION_ROWS if split == "eval" else 0
 
+    def link_of(label: Label) -> Link:
+        return links.get(label.name, "logistic")
+
     def decode(piece: RowPiece) -> NDArray[np.float32]:
         table, rows = piece.table, piece.rows
         labels = np.stack(
             [
-                decode_labels(
-                    table.column(name), label, piece, rows, links.get(name, "logistic"), dataset.has_optional_labels
-                )
-                for name, label in zip(dataset.label_names, dataset.labels, strict=True)
+                decode_labels(table.column(label.name), label, piece, rows, link_of(label), dataset.has_optional_labels)
+                for label in dataset.label_rules
             ],
             axis=1,
         )
@@ -85,13 +86,11 @@ def label_ends(contents: ParquetScan, split: SplitName, links: Mapping[str, Link
 
 def _has_wrong_label(dataset: ParquetDataset, ranges: Ranges, links: Mapping[str, Link]) -> bool:
     """Return True if a row group's footer shows a label beyond the values that what predicts it can learn."""
-    for label in dataset.labels:
-        name = label if isinstance(label, str) else label.name
-        least, most = ranges.get(name, (0, 0))
-        is_plain = isinstance(label, str) or (label.positive is None and label.at_least is None)
-        if not is_plain or not isinstance(least, int | float):
+    for label in dataset.label_rules:
+        least, most = ranges.get(label.name, (0, 0))
+        if label.positive is not None or label.at_least is not None or not isinstance(least, int | float):
             continue
-        link = links.get(name, "logistic")
+        link = links.get(label.name, "logistic")
         if (link != "identity" and least < 0) or (link == "logistic" and most > 1):
             return True
     return False

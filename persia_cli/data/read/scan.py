@@ -14,8 +14,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, HashSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.control.position import SplitName, TrainingData
-from persia_cli.data.read.bad_rows import BadRows
-from persia_cli.data.read.bad_values import bad_rows_allowed
+from persia_cli.data.read.bad_rows import BadRows, bad_rows_allowed
 from persia_cli.data.read.columns import (
     changed_as_text,
     classes,
@@ -28,12 +27,10 @@ from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
 from persia_cli.data.read.dense_transforms import far_vectors, fit, is_fitted, rescaled, scale_of, without_none
 from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
-from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
-from persia_cli.data.read.label_order import Ranges
 from persia_cli.data.read.members import members_of
 from persia_cli.data.read.order import training_data
-from persia_cli.data.read.row_groups import Footer, GroupedRows, RowGroup, read_footer, statistics_of
+from persia_cli.data.read.row_groups import Footer, GroupedRows, HiveColumns, RowGroup, read_footer, statistics_of
 from persia_cli.data.read.settled import meant_as_numbers, with_kinds, with_widths
 from persia_cli.data.read.splits import Selector, SplitRows, TrainingRows, count_rows, selector_of, values_in
 from persia_cli.data.read.text import TextFile
@@ -42,6 +39,8 @@ from persia_cli.errors import DataError, count, one_line
 
 _SHOWN = 5
 """Rows of a file that are reported if they cannot be read."""
+Ranges = Mapping[str, tuple[Any, Any]]
+"""The least and the greatest value of each label in a row group, where they are known."""
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}
 
 

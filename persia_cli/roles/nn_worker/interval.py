@@ -10,8 +10,7 @@ import numpy as np
 
 from persia_cli.control.position import TRAIN
 from persia_cli.metric import Link
-from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import EXACT, IN_TRAINING, ScoreHistogram
+from persia_cli.observe.scores import EXACT, IN_TRAINING, QueryScores, ScoreHistogram
 from persia_cli.roles.nn_worker.pipeline import ReadyBatch
 from persia_cli.roles.session import IntervalReport
 from persia_cli.training.inputs import Samples

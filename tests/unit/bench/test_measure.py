@@ -12,7 +12,7 @@ import pytest
 
 from persia_cli.bench.result import Result, Side
 from persia_cli.config.compose import compose_run
-from persia_cli.observe.processor import Processor
+from persia_cli.observe.machine import Processor
 from scripts.measure import Given, Note, __main__, report, targets
 from scripts.measure.comparisons import store
 from scripts.measure.timing import Timing, Turn, alternate, compared, measured

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema import ParquetDataset
-from persia_cli.data.read.bad_values import leaving_out
+from persia_cli.data.read.bad_rows import leaving_out
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.decode import Ids, decode_ids
 from persia_cli.data.read.facts import inspect

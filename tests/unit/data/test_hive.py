@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.hive import HiveColumns, folder_values
 from persia_cli.data.read.ids import NULL_ID, text_id
+from persia_cli.data.read.row_groups import HiveColumns, folder_values
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.scores_file import KeptColumns
 from persia_cli.errors import DataError

@@ -9,8 +9,14 @@ import numpy as np
 import psutil
 import pytest
 
-from persia_cli.observe.processor import UNKNOWN, read_processor
-from persia_cli.observe.usage import cpu_seconds, cpu_seconds_of, resident_bytes, resident_bytes_of
+from persia_cli.observe.machine import (
+    UNKNOWN,
+    cpu_seconds,
+    cpu_seconds_of,
+    read_processor,
+    resident_bytes,
+    resident_bytes_of,
+)
 
 X86 = "processor\t: 0\nvendor_id\t: some\nmodel name\t: {model}\nflags\t\t: fpu sse2 fma avx2 {flags}\n\n"
 GRAVITON = (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.classification import binary_auroc
 
 from persia_cli.data.read.ids import NULL_ID
-from persia_cli.observe.query_scores import QueryScores
+from persia_cli.observe.scores import QueryScores
 
 
 def made_up(rows: int, groups: int, seed: int = 0, tasks: int = 1, rate: float = 0.3):

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from persia_cli.errors import WireError
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import QUALITY, ScoreHistogram
+from persia_cli.observe.scores import QUALITY, QueryScores, ScoreHistogram
 from persia_cli.wire.job_messages import REPORTS_AHEAD, IntervalMetrics, ScoreCounts, ScoredSamples
 from tests.support.recorded import GRID, Recording
 
