@@ -16,7 +16,7 @@ def cpu_seconds() -> float:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process in bytes, without memory that it shares with others."""
-    return _resident(os.pread(_own_status(os.getpid()), _STATUS_BYTES, 0).decode())
+    return _resident(os.pread(_status_file(os.getpid()), _STATUS_BYTES, 0).decode())
 
 
 def cpu_seconds_of(pid: int) -> float:
@@ -55,7 +55,7 @@ def _resident(status: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _own_status(pid: int) -> int:
+def _status_file(pid: int) -> int:
     """Return the file descriptor of this process's status; it stays open in case file descriptors run out later."""
     return os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
 

@@ -276,7 +276,7 @@ class RunRecord:
         line["staleness_mean"] = staleness.mean(together)
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
-        return line | self._moment(intervals, max(interval.seconds for interval in intervals))
+        return line | self._common(intervals, max(interval.seconds for interval in intervals))
 
     def _evaluated(self) -> dict[str, Any]:
         """Return the line of the evaluation that is complete, and start the next one."""
@@ -292,7 +292,7 @@ class RunRecord:
             self._calibrate(done.scores, samples)
         ids, unknown = (sum(getattr(interval, name) for interval in done.intervals) for name in ("ids", "unknown"))
         line |= {"eval_samples": samples, "unknown": _fraction(unknown, ids)}
-        return line | self._moment(done.intervals, done.seconds)
+        return line | self._common(done.intervals, done.seconds)
 
     def _line(self, split: str, intervals: list[IntervalMetrics], scores: ScoreHistogram) -> dict[str, Any]:
         """Return step and samples of the model, and its loss over some intervals."""
@@ -304,7 +304,7 @@ class RunRecord:
         loss = reduce(add, means) if means else None
         return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
 
-    def _moment(self, intervals: list[IntervalMetrics], seconds: float) -> dict[str, Any]:
+    def _common(self, intervals: list[IntervalMetrics], seconds: float) -> dict[str, Any]:
         """Return the speed by the clock of the slowest rank, the memory of GPUs and the metrics of the tables."""
         samples = sum(interval.samples for interval in intervals)
         metrics: dict[str, Any] = {"samples_per_s": round(samples / max(seconds, 1e-9), 1)}
@@ -384,7 +384,7 @@ class RunRecord:
                 queues.update(self._usage[name, incarnation].unanswered)
         return queues
 
-    def note_unwritten(self, name: str, spans: int, why: str) -> None:
+    def record_unwritten(self, name: str, spans: int, why: str) -> None:
         """Count the spans of a replica that the disk has refused."""
         self._unwritten[name] += spans
         self._why_unwritten = why

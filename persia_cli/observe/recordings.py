@@ -31,7 +31,7 @@ class TracePortion(msgspec.Struct, frozen=True):
     """A random name: a later process of the replica has another."""
     number: int
     clock: str
-    """The result of `own_clock` there; in the file, that of the coordinator."""
+    """The result of `clock_name` there; in the file, that of the coordinator."""
     ahead_ns: int
     within_ns: int | None
     dropped: int

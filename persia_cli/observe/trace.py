@@ -120,7 +120,7 @@ def _step_and_rank(what: BatchId | int) -> tuple[int, int | None]:
 
 
 @cache
-def own_clock() -> str:
+def clock_name() -> str:
     """Return an identifier of this process's clock: of the machine's boot, and of a time namespace."""
     boot = _BOOT.read_text().strip() if _BOOT.exists() else socket.gethostname()
     return f"{boot} {_TIMES.readlink()}" if _TIMES.is_symlink() else boot

@@ -24,7 +24,7 @@ from persia_cli.errors import DataError, UserError
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.approximate import NearItems
 from persia_cli.retrieval.evaluation import side_of
-from persia_cli.retrieval.question import Catalogue, in_own_lists, samples_with_items
+from persia_cli.retrieval.question import Catalogue, in_listed_items, samples_with_items
 from persia_cli.retrieval.ranking import (
     USERS,
     Floats,
@@ -179,7 +179,7 @@ class ItemLists:
         """Return pairs of a place in the batch and an item: those seen in training, and those in lists of the row."""
         if self._keep_seen:
             return Pairs(*np.empty((2, 0), np.int64))
-        pairs = [in_own_lists(self._run, batch, self._items.ids, self._items.table)]
+        pairs = [in_listed_items(self._run, batch, self._items.ids, self._items.table)]
         if batch.query_ids is not None:
             pairs.append(items_of_block(self._items.seen, slots_of(self._items.users, batch.query_ids)))
         return distinct_pairs(*map(np.concatenate, zip(*pairs, strict=True)))

@@ -182,15 +182,15 @@ def _without(pairs: Pairs, others: Pairs, items: int) -> Pairs:
 
 
 def _in_lists(run: Run, users: Batch, items: Batch, features: list[int]) -> Pairs:
-    """Return `in_own_lists` for items that their first feature with one id each identifies."""
+    """Return `in_listed_items` for items that their first feature with one id each identifies."""
     single = [number for number in features if (np.diff(items.lists[number][1]) == 1).all()]
     if not single:
         return Pairs(*np.empty((2, 0), np.int64))
     table = sparse_features(run)[single[0]].table_name
-    return in_own_lists(run, users, items.lists[single[0]][0], table)
+    return in_listed_items(run, users, items.lists[single[0]][0], table)
 
 
-def in_own_lists(run: Run, users: Batch, items: Ids, table: str) -> Pairs:
+def in_listed_items(run: Run, users: Batch, items: Ids, table: str) -> Pairs:
     """Return pairs of a sample and an item, of these ids [n] of a table, that a feature of the sample's user lists."""
     pairs, (known, numbers) = [np.empty((2, 0), np.int64)], np.unique(items, return_inverse=True)
     order = np.argsort(numbers, kind="stable")

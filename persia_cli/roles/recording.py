@@ -10,7 +10,7 @@ from collections import deque
 import msgspec
 
 from persia_cli.observe.recordings import TracePortion
-from persia_cli.observe.trace import Span, Trace, own_clock
+from persia_cli.observe.trace import Span, Trace, clock_name
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import Recorded
 from persia_cli.wire.message import Sender
@@ -83,7 +83,7 @@ class Recording:
         self._unanswered += 1
         ahead_ns, within_ns = self.clocks.best
         portion = TracePortion(
-            self._replica, self._process, self._number, own_clock(), ahead_ns, within_ns, self.trace.dropped, is_last,
+            self._replica, self._process, self._number, clock_name(), ahead_ns, within_ns, self.trace.dropped, is_last,
             spans,
         )  # fmt: skip
         recorded = Recorded(self._sender, msgspec.json.encode(portion))

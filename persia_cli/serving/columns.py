@@ -44,7 +44,7 @@ def with_lists(columns: Mapping[str, Any], names: Collection[str]) -> Mapping[st
     return {**columns, **with_ids} if with_ids else columns
 
 
-class MadeColumns:
+class ComputedColumns:
     """The data set's columns of a request, computed from its fields if declared so.
 
     All columns of a declaration whose values are of one type are computed in one pass: dozens cost little more than

@@ -25,7 +25,7 @@ from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.lists import with_values
 from persia_cli.data.read.times import example_of
 from persia_cli.errors import CheckpointError, DataError, one_line
-from persia_cli.serving.columns import WHERE, Lists, MadeColumns, arrow_column, rows_of, with_lists
+from persia_cli.serving.columns import WHERE, ComputedColumns, Lists, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES
 from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
 
@@ -255,9 +255,9 @@ class RequestFields(Node):
             offsets=[feature_ids.offsets for feature_ids in ids],
         )
 
-    def made(self, columns: Mapping[str, Any]) -> MadeColumns:
+    def made(self, columns: Mapping[str, Any]) -> ComputedColumns:
         """Return the data set's columns, computed from a request's."""
-        return MadeColumns(self.raw_by_column(), columns, self._read)
+        return ComputedColumns(self.raw_by_column(), columns, self._read)
 
     def _read(self, name: str, given: Any) -> Any:
         """Return a column of a request, with its texts read by the rules of the data."""
@@ -295,7 +295,7 @@ class RequestFields(Node):
         """Return the declarations of the computed columns."""
         return {column: declaration for declaration in self.raw for column in declaration.columns}
 
-    def _dense_block(self, computed: MadeColumns, size: int) -> NDArray[np.float32]:
+    def _dense_block(self, computed: ComputedColumns, size: int) -> NDArray[np.float32]:
         """Return the dense inputs of all samples, finite, float32 [size, inputs]."""
         block = np.empty((size, self.dense_inputs), np.float32)
         for takes_plain in (True, False):

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.control.position import SplitName
-from persia_cli.data.inspect.hints import figures_of, filler_of, numeric_hints, text_hints
-from persia_cli.data.inspect.profile import ColumnProfile, Drift, Hints, Kind, LengthFigures, NumberFigures
+from persia_cli.data.inspect.hints import filler_of, numeric_hints, text_hints, time_hint_of
+from persia_cli.data.inspect.profile import ColumnProfile, Drift, Hints, Kind, LengthStatistics, NumberStatistics
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
 
@@ -29,7 +29,7 @@ _STEPS = 5
 """Queries about each column alone, as a rule."""
 _SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 
-Figures = dict[str, Any]
+Statistics = dict[str, Any]
 """The statistics of some rows, as queries name them; empty if there are no rows."""
 
 
@@ -51,9 +51,9 @@ def profile_columns(
         part = columns[start : start + AT_ONCE]
         sampled = [column.sql for column in part if column.kind not in ("other", "vector")]
         queries.select({column.sql: column.name for column in part}, split, sampled)
-        statistics: list[dict[int | None, Figures]] = [{0: {}, 1: {}} for _ in part]
+        statistics: list[dict[int | None, Statistics]] = [{0: {}, 1: {}} for _ in part]
         for split_number, rows, *by_column in queries.run(
-            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data "
+            f"SELECT split, count(*), {', '.join(column.statistics_sql for column in part)} FROM data "
             "GROUP BY GROUPING SETS ((split), ())"
         ):
             if split_number is not None:
@@ -120,7 +120,7 @@ class _Column:
         self._values = f"(SELECT split, v FROM ({entries}) WHERE v <> '')"
 
     @property
-    def figures_sql(self) -> str:
+    def statistics_sql(self) -> str:
         """Return SQL for a struct of statistics."""
         expressions = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
         size = {"integer": f"finite({self.sql})", "number": f"finite({self.sql})", "list": f"len({self.sql})"}
@@ -142,7 +142,7 @@ class _Column:
             expressions["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in expressions.items()) + "}"
 
-    def profile(self, parts: Mapping[int | None, Figures], rows: NDArray[np.int64]) -> ColumnProfile:
+    def profile(self, parts: Mapping[int | None, Statistics], rows: NDArray[np.int64]) -> ColumnProfile:
         """Return the statistics of the column; `parts` has those of each split and of all, `rows` counts each split."""
         every = parts[None]
         nulls = rows - [parts[number].get("filled", 0) for number in (0, 1)]
@@ -150,7 +150,7 @@ class _Column:
         sample = self._sampled_numbers() if self.kind == "number" else None
         bins = _bins(parts) if self.kind == "list" else None
         has_numbers = self.kind in ("number", "integer")
-        numbers = _number_figures(every, sample) if has_numbers else None
+        numbers = _number_statistics(every, sample) if has_numbers else None
         hints = self._time_hints() if self.kind == "time" else self._text_hints(every)
         if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
             self.divide(separator)
@@ -168,8 +168,8 @@ class _Column:
             count=0 if ids is None else ids["count"],
             distinct=None if ids is None else ids["ids"],
             top=top,
-            numbers=NumberFigures(not_finite=every["not_finite"]) if self.kind == "vector" else numbers,
-            lengths=_length_figures(every, bins) if self.kind in ("list", "vector") else None,
+            numbers=NumberStatistics(not_finite=every["not_finite"]) if self.kind == "vector" else numbers,
+            lengths=_length_statistics(every, bins) if self.kind in ("list", "vector") else None,
             means={
                 name: parts[number]["total"] / parts[number]["count"]
                 for number, name in enumerate(_SPLITS)
@@ -179,7 +179,7 @@ class _Column:
             hints=replace(hints, filler=filler_of(top)),
         )
 
-    def _text_hints(self, every: Figures) -> Hints:
+    def _text_hints(self, every: Statistics) -> Hints:
         """Return what texts look like, but for a filler."""
         if self.kind != "text" or self._element != pa.string() or not every["count"]:
             return Hints()
@@ -189,9 +189,9 @@ class _Column:
         """Return what times look like."""
         is_zoned = getattr(self._element, "tz", None) is not None
         times = self._sampled(f"epoch_us(v::{'TIMESTAMPTZ' if is_zoned else 'TIMESTAMP'})")  # of nanoseconds too
-        return Hints(time=figures_of(np.array(times, np.int64)[:, 0])) if times else Hints()
+        return Hints(time=time_hint_of(np.array(times, np.int64)[:, 0])) if times else Hints()
 
-    def _ids(self, every: Figures) -> Figures | None:
+    def _ids(self, every: Statistics) -> Statistics | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
         if self.kind in ("time", "other", "vector"):
             return None
@@ -237,13 +237,13 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _number_figures(every: Figures, sample: list[NDArray[np.float64]] | None) -> NumberFigures:
+def _number_statistics(every: Statistics, sample: list[NDArray[np.float64]] | None) -> NumberStatistics:
     count, least, greatest = every["count"], every["least"], every["greatest"]
     if not count:
-        return NumberFigures(not_finite=every["filled"])
+        return NumberStatistics(not_finite=every["filled"])
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = None if sample is None else float(np.std(np.concatenate(sample)))
-    return NumberFigures(
+    return NumberStatistics(
         least,
         greatest,
         every["total"] / count,
@@ -254,7 +254,7 @@ def _number_figures(every: Figures, sample: list[NDArray[np.float64]] | None) ->
     )
 
 
-def _bins(parts: Mapping[int | None, Figures]) -> NDArray[np.int64]:
+def _bins(parts: Mapping[int | None, Statistics]) -> NDArray[np.int64]:
     """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
     bins = np.zeros((2, 64), np.int64)
     for number, bins_of_split in enumerate(bins):
@@ -263,17 +263,17 @@ def _bins(parts: Mapping[int | None, Figures]) -> NDArray[np.int64]:
     return bins
 
 
-def _length_figures(every: Figures, bins: NDArray[np.int64] | None) -> LengthFigures | None:
+def _length_statistics(every: Statistics, bins: NDArray[np.int64] | None) -> LengthStatistics | None:
     if not every["filled"]:
         return None
     counts = () if bins is None else tuple(np.trim_zeros(bins.sum(0), "b").tolist())
-    return LengthFigures(every["least"], every["greatest"], every["total"] / every["filled"], counts)
+    return LengthStatistics(every["least"], every["greatest"], every["total"] / every["filled"], counts)
 
 
 def _drift(
     rows: NDArray[np.int64],
     nulls: NDArray[np.int64],
-    ids: Figures | None,
+    ids: Statistics | None,
     numbers: list[NDArray[np.float64]] | None,
     lengths: NDArray[np.int64] | None,
 ) -> Drift:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import TimePart
 from persia_cli.config.schema.time_format import UNITS
-from persia_cli.data.inspect.profile import Hints, Kind, NumberFigures, TimeHint
+from persia_cli.data.inspect.profile import Hints, Kind, NumberStatistics, TimeHint
 from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.csv_files import NUMBER
 from persia_cli.data.read.times import example_of, from_format, microseconds, part_of, pattern_of
@@ -58,10 +58,10 @@ def hint_of(values: Sequence[Any], formats: Sequence[str | None]) -> TimeHint | 
     if not values or not fitting:
         return None
     form, times = next(iter(fitting.items()))
-    return figures_of(times, form, tuple(str(fitting_form) for fitting_form in fitting if fitting_form != form))
+    return time_hint_of(times, form, tuple(str(fitting_form) for fitting_form in fitting if fitting_form != form))
 
 
-def figures_of(times: NDArray[np.int64], form: str | None = None, others: tuple[str, ...] = ()) -> TimeHint:
+def time_hint_of(times: NDArray[np.int64], form: str | None = None, others: tuple[str, ...] = ()) -> TimeHint:
     """Return what is known of sampled times in microseconds."""
     least: dict[TimePart, int] = {"hour": 2 * _DAY, "weekday": 14 * _DAY}
     span = times.max() - times.min()
@@ -121,7 +121,9 @@ Run = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs the expressions of a SELECT over the texts `v` of the sampled rows."""
 
 
-def numeric_hints(name: str, kind: Kind, numbers: NumberFigures, count: int, distinct: int | None, run: Run) -> Hints:
+def numeric_hints(
+    name: str, kind: Kind, numbers: NumberStatistics, count: int, distinct: int | None, run: Run
+) -> Hints:
     """Return the hints of `count` finite numbers; `distinct` is None if it is not known, and more than a few."""
     if numbers.least is None or numbers.greatest is None:
         return Hints()

@@ -64,9 +64,7 @@ def inspect_data(
     inspection = _inspected(path, progress, form, converting, wanted)
     source = inspection.profile.source
     nulls = (
-        tuple(sorted(_words_for_none(inspection.profile)))
-        if inspection.known is None and source.format == "csv"
-        else ()
+        tuple(sorted(_null_markers(inspection.profile))) if inspection.known is None and source.format == "csv" else ()
     )
     if not nulls:
         return inspection
@@ -74,7 +72,7 @@ def inspect_data(
     return _inspected(path, progress, form, converting, wanted)
 
 
-def _words_for_none(profile: DatasetProfile) -> set[str]:
+def _null_markers(profile: DatasetProfile) -> set[str]:
     """Return the texts that stand for none in columns of numbers, but for those that may be one of a label's two."""
     columns = profile.columns.values()
     texts = {word for column in columns if are_fillers(column.hints.words) for word in column.hints.words}

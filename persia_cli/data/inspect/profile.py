@@ -30,7 +30,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberFigures:
+class NumberStatistics:
     """Statistics of the finite numbers of a column; None if there are none."""
 
     least: float | None = None
@@ -46,7 +46,7 @@ class NumberFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class LengthFigures:
+class LengthStatistics:
     """Statistics of the lengths of lists."""
 
     least: int
@@ -112,8 +112,8 @@ class ColumnProfile:
     """Distinct ids; None for a column without ids."""
     top: tuple[tuple[str, float], ...]
     """Most frequent ids, each with its part of all ids."""
-    numbers: NumberFigures | None
-    lengths: LengthFigures | None
+    numbers: NumberStatistics | None
+    lengths: LengthStatistics | None
     means: dict[SplitName, float]
     """Mean of the numbers in each split; for a label, the part of positives."""
     drift: Drift

@@ -12,7 +12,7 @@ from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.inspect.amounts import FEW, LIKELY, SURE, Amount, amounts_of
 from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.inspect.labels import candidates_of, chosen_of, is_usual, positive_sql
-from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures, TimeHint
+from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberStatistics, TimeHint
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.dense_transforms import TAIL
 from persia_cli.data.read.values import INTEGER
@@ -246,7 +246,7 @@ def _is_text(column: ColumnProfile) -> bool:
     return column.kind == "text" or "string" in column.type or "binary" in column.type
 
 
-def _transform(numbers: NumberFigures, deviation: float) -> str | None:
+def _transform(numbers: NumberStatistics, deviation: float) -> str | None:
     """Return the transform that brings numbers near 1, if they are not: log1p if the largest are far from the mean."""
     assert numbers.least is not None
     assert numbers.greatest is not None

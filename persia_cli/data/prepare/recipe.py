@@ -187,7 +187,7 @@ def kinds_of(raw: Sequence[RawColumns]) -> dict[str, Kind]:
             other = by.setdefault(field, declaration)
             if _kind_of(other, field) != kind:
                 raise DataError(
-                    f"{field} is declared as {_words_of(other)} and as {_words_of(declaration)}; declare it as one"
+                    f"{field} is declared as {_described(other)} and as {_described(declaration)}; declare it as one"
                 )
             kinds[field] = kind
     return kinds
@@ -200,7 +200,7 @@ def _kind_of(raw: RawColumns, field: str) -> Kind:
     return plain.get(raw.read) or hexadecimal(raw.digits)
 
 
-def _words_of(raw: RawColumns) -> str:
+def _described(raw: RawColumns) -> str:
     if raw.read == "text" and raw.table is not None:
         return f"text of table {raw.table}"
     return f"{raw.read} of {raw.digits or '1 to 16'} digits" if raw.read == "hexadecimal" else raw.read

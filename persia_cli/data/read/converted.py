@@ -54,7 +54,7 @@ _UNREAD_ROWS = msgspec.json.Decoder(tuple[int, list[BadRow]])
 PATIENCE_S = 20.0
 """Longest search for a line; in a huge file the message gives the number of the row instead."""
 _READINGS: Mapping[Format, int] = {"csv": 1, "jsonl": 2}
-_HELD: dict[Path, int] = {}
+_LOCKS: dict[Path, int] = {}
 """The converted files that this process has used, each as a descriptor with a shared lock."""
 
 
@@ -74,7 +74,7 @@ def as_parquet(
     """
     folder = cache_folder()
     paths = {file: folder / _identity(filesystem, file.path, kind, form) for file in files}
-    new = [file for file, path in paths.items() if not _hold(path)]
+    new = [file for file, path in paths.items() if not _locked(path)]
     done, total = 0, sum(_READINGS[kind] * file.nbytes for file in new)
     if new:
         _remove_unused(folder)
@@ -89,7 +89,7 @@ def as_parquet(
 
         read(0)
         _convert(TextFile(file.path, read, filesystem), kind, form, paths[file])
-        _hold(paths[file])
+        _locked(paths[file])
     for path in paths.values():
         with suppress(OSError):  # the cache of another user works as well
             os.utime(path)
@@ -156,19 +156,19 @@ def _convert(file: TextFile, kind: Format, form: CsvFormat, path: Path) -> None:
         ) from error
 
 
-def _hold(path: Path) -> bool:
+def _locked(path: Path) -> bool:
     """Lock a converted file until this process ends, so that no process removes it; returns False if it is missing."""
     if not os.access(path, os.R_OK):
         return False
-    if path not in _HELD:
+    if path not in _LOCKS:
         with suppress(FileNotFoundError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(file, fcntl.LOCK_SH)
             if os.fstat(file).st_nlink:
-                _HELD[path] = file
+                _LOCKS[path] = file
             else:
                 os.close(file)  # another process removed it between the opening and the lock
-    return path in _HELD
+    return path in _LOCKS
 
 
 def _remove_unused(folder: Path) -> None:

@@ -113,8 +113,8 @@ def list_files(location: Location) -> Listing:
     sweeps are passed over, but not the one that the location names itself.
     """
     if location.uri is not None:
-        return ask(location.uri, partial(_found, _reached(location)), LISTING_DEADLINE_S)
-    return _found(location)
+        return ask(location.uri, partial(_listed, _reached(location)), LISTING_DEADLINE_S)
+    return _listed(location)
 
 
 def nothing_there(path: str, location: Location, wanted: Literal["auto"] | Format) -> str:
@@ -155,7 +155,7 @@ def _first_wildcard(path: str) -> int:
     return next(at for at, letter in enumerate(path) if letter in _WILDCARDS)
 
 
-def _found(location: Location) -> Listing:
+def _listed(location: Location) -> Listing:
     try:
         infos = list(_matches(location)) if location.is_pattern else [location.filesystem.get_file_info(location.path)]
         files: dict[str, DataFile] = {}

@@ -166,7 +166,7 @@ def read_rows(
                 data, base = (data[len(MARK) :], len(MARK)) if data.startswith(MARK) else (data, 0)
             if not more and not data.endswith(b"\n"):
                 data += b"\n"
-            rows = _found(data, layout, line)
+            rows = _rows_of(data, layout, line)
             end, next_line = int(rows.starts[-1]), int(rows.lines[-1])
             rest = data[end:]
             if not end and (not more or len(data) > BLOCK_BYTES):
@@ -200,7 +200,7 @@ def _skip_line(stream: io.BufferedReader) -> int:
     return size
 
 
-def _found(data: bytes, layout: Layout, line: int) -> TextRows:
+def _rows_of(data: bytes, layout: Layout, line: int) -> TextRows:
     # numba takes half a second to import.
     from persia_cli.kernels.batch.text import find_rows
 
@@ -300,10 +300,10 @@ def not_utf8(texts: Any) -> NDArray[np.bool_] | None:
     with suppress(pa.ArrowInvalid):
         texts.validate(full=True)
         return None
-    return np.array([_is_broken(text or b"") for text in texts.cast(pa.binary()).to_pylist()])
+    return np.array([_is_invalid(text or b"") for text in texts.cast(pa.binary()).to_pylist()])
 
 
-def _is_broken(text: bytes) -> bool:
+def _is_invalid(text: bytes) -> bool:
     with suppress(UnicodeDecodeError):
         text.decode()
         return False

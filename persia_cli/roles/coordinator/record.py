@@ -18,7 +18,7 @@ from persia_cli.control.evaluation_tracker import Best, Decision
 from persia_cli.control.membership import Member
 from persia_cli.errors import WireError
 from persia_cli.observe.recordings import PORTIONS, TracePortion, recording_of
-from persia_cli.observe.trace import SPANS_LIMIT, own_clock
+from persia_cli.observe.trace import SPANS_LIMIT, clock_name
 from persia_cli.roles.coordinator.state import JobState, WriteTrace
 from persia_cli.wire.job_messages import Recorded, Report
 from persia_cli.wire.messages import Ack
@@ -191,7 +191,7 @@ class Traces:
     def on_written(self, task: WriteTrace, failure: str) -> None:
         """Acknowledge a portion; count one that the disk has refused."""
         if failure:
-            self._state.record.note_unwritten(task.name, len(task.portion.spans), failure)
+            self._state.record.record_unwritten(task.name, len(task.portion.spans), failure)
         if task.portion.is_last:
             self._whole[task.name] = task.incarnation
         self._state.reply(task.peer, Ack())
@@ -214,7 +214,7 @@ class TraceFiles:
         return ""
 
     def _append(self, portion: TracePortion) -> None:
-        clock = own_clock()
+        clock = clock_name()
         if portion.clock == clock:
             portion = msgspec.structs.replace(portion, ahead_ns=0, within_ns=0)
         portion = msgspec.structs.replace(portion, clock=clock, behind_ns=self._behind_ns)

@@ -162,11 +162,11 @@ class Acceptor:
         if mine >= self._most + SPARE:
             self._pause(FULL_S)
         elif mine > self._memory.least_open():
-            self._pause(HOLD_S, self._held)
+            self._pause(HOLD_S, self._after_wait)
         else:
             self._take()
 
-    def _held(self) -> None:
+    def _after_wait(self) -> None:
         self._watch()
         self._take()
 

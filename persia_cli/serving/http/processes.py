@@ -181,13 +181,13 @@ class _Supervisor:
         ):  # the last news before the end
             worker = sources[source]
             if isinstance(source, Connection):
-                self._take_news(worker)
+                self._read_news(worker)
             elif worker in self._workers:
                 self._remove(worker)
         self._kill_late()
         self.metrics.workers.set(sum(worker.ready is not None and not worker.is_ending for worker in self._workers))
 
-    def _take_news(self, worker: _WorkerProcess) -> None:
+    def _read_news(self, worker: _WorkerProcess) -> None:
         try:
             news = worker.news.recv()
         except (EOFError, OSError):
