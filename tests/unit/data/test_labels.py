@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.read import label_order
+from persia_cli.data.read import facts
 from persia_cli.data.read import label_values as module
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.label_values import label_means
@@ -87,7 +87,7 @@ SORTED_ROWS = 4000
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_order, "block_size", lambda *_: BlockSize(1000, 16))
+    monkeypatch.setattr(facts, "block_size", lambda *_: BlockSize(1000, 16))
 
 
 def warnings(folder: Path, values: Any, group_rows: int = 100, **keys: Any) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def test_data_in_random_order_are_not_reported(tmp_path: Path, share: float) -> 
 
 
 def test_only_what_is_not_mixed_as_a_whole_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_order, "block_size", lambda *_: BlockSize(SORTED_ROWS, 16))
+    monkeypatch.setattr(facts, "block_size", lambda *_: BlockSize(SORTED_ROWS, 16))
     assert not warnings(tmp_path, np.sort(drawn(0.23)))
     [text] = warnings(tmp_path, np.sort(drawn(0.23)), shuffle=False)
     assert "set dataset.shuffle=true" in text
