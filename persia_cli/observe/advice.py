@@ -1,5 +1,6 @@
-"""Advice at the end of a training, by its lines of metrics: the one setting that would help most, and the feature that
-gives a label away, where an evaluation's AUC is too good to be true.
+"""Advice at the end of a training, by its lines of metrics: the one setting that would help most.
+
+Where an evaluation's AUC is too good to be true, another sentence names the feature that gives a label away.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

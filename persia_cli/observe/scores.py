@@ -1,5 +1,6 @@
-"""The quality of predictions, from mergeable parts, in bounded memory: the metrics of labels, by their kind of
-predictions, and the scores of the last lines of training.
+"""The quality of predictions, from mergeable parts: the metrics of each label by its kind of predictions.
+
+Scores take bounded memory; only GAUC, the AUC within each query, keeps every sample.
 """
 
 import itertools

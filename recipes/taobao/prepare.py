@@ -32,8 +32,8 @@ from persia_cli.data.prepare.recipe import (
 from persia_cli.data.prepare.text import TextBlock, TextFormat
 from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
+from persia_cli.data.read.random_bits import stream
 from persia_cli.data.read.text import is_compressed
-from persia_cli.kernels.rows.splitmix import mix64
 
 PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
            "occupation", "new_user_class_level"]  # fmt: skip
@@ -159,7 +159,8 @@ def _divide(tables: Iterable[Any], folder: Path, number: int) -> None:
                     pa.ipc.new_stream(_file(folder, bucket), table.schema, options=options) for bucket in range(number)
                 )
                 writers = [stack.enter_context(stream) for stream in streams]
-            buckets = (mix64(table.column("user").to_numpy().astype(np.uint64)) % np.uint64(number)).astype(np.int64)
+            users = table.column("user").to_numpy().astype(np.uint64)
+            buckets = (stream(np.uint64(0), users) % np.uint64(number)).astype(np.int64)
             rows = table.take(np.argsort(buckets, kind="stable"))
             ends = np.cumsum(np.bincount(buckets, minlength=number)).tolist()
             for bucket, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):

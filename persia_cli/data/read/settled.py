@@ -1,7 +1,8 @@
-"""The properties of features that are found once from the files and then part of the model: the kinds of their values
-(numbers, texts or times), and the lengths of lists of numbers, so that the network's inputs are known before training.
+"""The properties of features that are found once from the files and then part of the model.
 
-Data that is read later with the model has to be of the same kind, for its ids and numbers would be others.
+They are the kinds of values (numbers, texts or times), and the lengths of lists of numbers, so that the network's
+inputs are known before training. Data that is read later with the model has to be of the same kind, for its ids and
+numbers would be others.
 """
 
 from collections.abc import Mapping, Sequence, Set
