@@ -33,7 +33,7 @@ def name(block: Block) -> str:
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
     """Yield each command of a block, and the error below it."""
-    for part in re.split(r"^\$ ", block.code, flags=re.M)[1:]:
+    for part in re.split(r"^\$ ", block.code.replace("\\\n", ""), flags=re.M)[1:]:
         command, _, error = part.partition("\n")
         yield command, error.strip()
 
