@@ -54,12 +54,19 @@ def is_importing(frame: FrameType | None) -> bool:
     return False
 
 
+def load_app() -> Any:
+    """Import the command line, and return its typer.Typer."""
+    from persia_cli.main import app
+
+    return app
+
+
 def main() -> None:
     """Run the command line; while a command runs, Ctrl-C is a KeyboardInterrupt, which lets it stop its processes."""
     if COMPLETION in os.environ:
         from persia_cli.commands.completion import complete
 
-        if complete():
+        if complete(load_app):
             return
     came: float | None = None
     if "PERSIA_PARENT" in os.environ:

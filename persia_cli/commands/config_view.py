@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from persia_cli.commands.completion import read_table
 from persia_cli.commands.screen import out, pairs, say_json
 from persia_cli.config.compose import compose_run
+from persia_cli.config.examples import as_argument, example_of
 from persia_cli.config.expected import (
     any_of,
     field_default,
@@ -37,7 +37,8 @@ def explain_key(key: str, overrides: Sequence[str], folders: Sequence[Path], as_
     values = run.model_dump(mode="json")
     chosen = _by_key(keys(Run, values, members=True))
     fields = chosen.get(general, known[general])
-    example = read_table()[general][0]
+    shown = next((value for field in fields if (value := example_of(general, field)) is not None), None)
+    example = "" if shown is None else as_argument(shown)
     leaf = key.rpartition(".")[2]
     facts: dict[str, Any] = {
         "meaning": " ".join(dict.fromkeys(map(_meaning, fields))),

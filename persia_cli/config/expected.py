@@ -100,7 +100,7 @@ def expectation(annotation: Any, many: bool = False, limits: bool = False) -> st
     if annotation in _ONE:
         return f"{(_MANY if many else _ONE)[annotation]} {' and '.join(_bounds(metadata, limits))}".rstrip()
     if origin is Literal:
-        return any_of(arguments)
+        return any_of(choices(annotation))
     if len(nodes(annotation)) > 1 and (found := kinds(annotation)):
         return f"keys with kind: {any_of(found, 'or')}"
     if origin in (Union, UnionType):
@@ -131,12 +131,24 @@ def keys(
         yield prefix + name, field
         below = values.get(name) if isinstance(values, Mapping) else None
         chosen = kind_of(below)
-        for node in nodes(_whole(field)):
-            if chosen is None or chosen in kinds(node) or not kinds(node):
+        for between, node in classes_below(field, members):
+            if between:
+                yield from keys(node, None, f"{prefix}{name}{between}.", members)
+            elif chosen is None or chosen in kinds(node) or not kinds(node):
                 yield from keys(node, below, f"{prefix}{name}.", members)
-        for node in nodes(_element(_whole(field))) if members else ():
-            between = ".NAME." if get_origin(_container(_whole(field))) is dict else "[]."
-            yield from keys(node, None, f"{prefix}{name}{between}", members)
+
+
+def classes_below(field: FieldInfo, members: bool = True) -> Iterator[tuple[str, type[Node]]]:
+    """Yield the config classes that a field holds, each after the part of the keys between: "", "[]" or ".NAME".
+
+    Without `members` those of elements of lists, and of what users name, are left out.
+    """
+    annotation = _whole(field)
+    yield from (("", node) for node in nodes(annotation))
+    if not members:
+        return
+    between = ".NAME" if get_origin(_container(annotation)) is dict else "[]"
+    yield from ((between, node) for node in nodes(_element(annotation)))
 
 
 def is_changeable(key: str) -> bool:
@@ -163,8 +175,8 @@ def kinds(annotation: Any) -> list[str]:
 
 def choices(annotation: Any) -> list[str]:
     """Return the texts that a value may be chosen from; empty if it is not a choice."""
-    _, annotation = _bare(annotation)
-    return [str(choice) for choice in get_args(annotation)] if get_origin(annotation) is Literal else []
+    literals = [member for member in _members(annotation) if get_origin(member) is Literal]
+    return ["true" if choice is True else str(choice) for literal in literals for choice in get_args(literal)]
 
 
 def field_expectation(field: FieldInfo) -> str:
@@ -180,8 +192,8 @@ def field_default(field: FieldInfo) -> str:
     if isinstance(value, Node):
         return ""
     names = {None: "null", True: "true", False: "false", "": '""'}
-    text = names[value] if isinstance(value, str | bool | None) and value in names else str(value)
-    return f"; default {'[]' if value == () else text}"
+    value = list(value) if isinstance(value, tuple) else value
+    return f"; default {names[value] if isinstance(value, str | bool | None) and value in names else value}"
 
 
 def takes(field: FieldInfo, value: object) -> bool:

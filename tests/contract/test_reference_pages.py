@@ -7,12 +7,12 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from persia_cli.config.examples import EXAMPLES
 from persia_cli.config.json_schema import file_schema
 from persia_cli.config.schema import Run
 from persia_cli.wire.frames import BY_KIND
 from scripts import reference_commands, reference_config, reference_messages
 from scripts.readme import ROOT
-from scripts.reference_examples import EXAMPLES
 from tests.contract.test_cli_help import FROZEN
 
 CONF = ROOT / "conf"
@@ -44,7 +44,7 @@ def test_every_key_of_a_shipped_option_is_there(config: dict[str, list[str]]) ->
 
 def test_every_key_has_a_type_an_example_and_a_meaning(config: dict[str, list[str]]) -> None:
     assert [key for key, row in config.items() if len(row) != 5 or not all(row)] == []
-    groups = ("keys", "list of keys", "name → keys")
+    groups = ("keys", "a list of keys", "a list of groups", "names with values")
     assert [key for key, row in config.items() if row[3] == "-" and not row[1].startswith(groups)] == []
 
 
@@ -59,8 +59,8 @@ def test_examples_are_valid_configurations(config: dict[str, list[str]]) -> None
 
 
 def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> None:
-    assert config["train.threads"][1:3] == ["integer > 0, ≤ 1024", "`1`"]
-    assert config["embedding.memory"][2] == "`1GiB`"
+    assert config["train.threads"][1:3] == ["a whole number above 0 and at most 1024", "`1`"]
+    assert config["embedding.memory"][1:4] == ["a size such as 512MiB or 2GiB", "`1073741824`", "`8GiB`"]
     assert config["train.batch_size"][2] == "`auto`"
     assert config["mode.staleness"][2] == "`3`"
     assert {"embedding.tables.NAME.dim", "dataset.sparse[].pooling"} <= set(config)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from persia_cli.commands.completion import read_table
 from persia_cli.commands.config_view import explain_key
 from persia_cli.config.compose import compose_run
+from persia_cli.config.examples import as_argument, example_of
 from persia_cli.config.expected import keys
 from persia_cli.config.origin import layers_of, origin
 from persia_cli.config.overrides import parse_overrides
@@ -125,9 +125,10 @@ def test_an_unknown_key_is_answered_with_the_nearest(wrong: str, right: str) -> 
 
 
 def test_every_example_can_be_typed() -> None:
-    for key, (example, _) in read_table().items():
-        if example and " " not in key and "[]" not in key:
-            assert not parse_overrides([f"{key}={example}"], [], {}).wrong
+    examples = {key: value for key, field in keys(Run, members=True) if (value := example_of(key, field)) is not None}
+    settings = [f"{key}={as_argument(value)}" for key, value in examples.items() if "[]" not in key]
+    assert len(settings) > 200
+    assert parse_overrides(settings, [], {}).wrong == {}
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
-"""An example of each configuration key: its default, a value in `conf/`, or an entry of the table below."""
+"""Values of configuration keys to show: an example of each, and those that a shell offers."""
 
+import json
+import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import yaml
+from pydantic.fields import FieldInfo
 
-from scripts.readme import ROOT
+from persia_cli.config.expected import choices, nodes
+from persia_cli.config.overrides import quoted
+from persia_cli.shipped import shipped
 
-Json = dict[str, Any]
-
-EXAMPLES: Json = {
+EXAMPLES: dict[str, Any] = {
     "checkpoint.every_steps": 5000,
     "checkpoint.path": "s3://models/shop",
     "cluster.address": "10.0.0.1:6379",
@@ -68,6 +72,7 @@ EXAMPLES: Json = {
     "embedding.cold.path": "/ssd/rows",
     "embedding.cold.size": "500GiB",
     "embedding.expire_after": 100_000,
+    "embedding.memory": "8GiB",
     "embedding.tables.NAME.admission": 0.5,
     "embedding.tables.NAME.admission.min_count": 3,
     "embedding.tables.NAME.clip_norm": 0.01,
@@ -99,38 +104,65 @@ EXAMPLES: Json = {
     "optimizer.embedding.schedule.over_steps": 10_000,
     "train.trace_steps": [20, 220],
 }
-"""Key -> example, for keys without a default that no shipped configuration sets."""
+"""Key -> example, for keys without a default that no shipped configuration sets, and sizes in bytes."""
 
-ABSENT = (None, "", [], {})
+ABSENT: tuple[Any, ...] = (None, "", [], {}, ())
+PLAIN = r"[\w.+/:@ -]+"
+"""Texts that need no quotes in an argument."""
+WORD = r"[\w.+-]+"
+"""Values that need no quotes in a shell."""
 
 
-def example_of(path: str, kind: str | None, field: Json) -> Any:
-    """Return an example of a key, by its JSON Schema and the kind of its group; None if there is none."""
-    if field.get("default") not in ABSENT:
-        return field["default"]
-    shipped = [_shipped().get((path, each)) for each in (kind, None)]
-    choices = [choice for part in (field, *field.get("anyOf", ())) for choice in part.get("enum", [part.get("const")])]
-    return next((each for each in (*shipped, EXAMPLES.get(path), *choices) if each not in ABSENT), None)
+def example_of(key: str, field: FieldInfo) -> Any:
+    """Return an example of a key: its default, or one from `conf/`, from the table, or of its choices; None without."""
+    values = (EXAMPLES.get(key), *_defaults(field), _shipped().get(key), *choices(field.annotation))
+    return next((value for value in values if value not in ABSENT), None)
+
+
+def offered_values(field: FieldInfo) -> list[str]:
+    """Return the values that a shell offers for a field, its default among them; empty for a group of keys."""
+    values = [as_argument(value) for value in _defaults(field) if not isinstance(value, list | tuple | dict)]
+    values += ["false", "true"] if bool in get_args(field.annotation) or field.annotation is bool else []
+    values += ["null"] if NoneType in get_args(field.annotation) else []
+    values += choices(field.annotation)
+    return list(dict.fromkeys(value for value in values if re.fullmatch(WORD, value)))
+
+
+def _defaults(field: FieldInfo) -> list[Any]:
+    """Return the default of a field; nothing for a required key and for a group of keys."""
+    default = field.get_default(call_default_factory=True)
+    return [] if field.is_required() or nodes(type(default)) else [default]
+
+
+def as_argument(value: Any) -> str:
+    """Write a value as on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_argument, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {as_argument(inner)}' for key, inner in value.items())}}}"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return "tab" if value == "\t" else value if re.fullmatch(PLAIN, value) else quoted(value)
 
 
 @cache
-def _shipped() -> dict[tuple[str, str | None], Any]:
-    """Return the values in `conf/` by key and by the kind of its group, None where the file does not have it."""
-    found: dict[tuple[str, str | None], Any] = {}
-    for file in sorted((ROOT / "conf").rglob("*.yaml")):
+def _shipped() -> dict[str, Any]:
+    """Return the values in `conf/` by key."""
+    found: dict[str, Any] = {}
+    for file in sorted(shipped("conf").rglob("*.yaml")):
         group = "" if file.parent.name == "conf" else file.parent.name
-        for path, kind, value in _values(group, yaml.safe_load(file.read_text()) or {}):
+        for key, value in _values(group, yaml.safe_load(file.read_text(encoding="utf-8")) or {}):
             if not (isinstance(value, str) and value.startswith("${")):  # computed when the file is read
-                found.setdefault((path, kind), value)
+                found.setdefault(key, value)
     return found
 
 
-def _values(path: str, value: Any) -> Iterator[tuple[str, str | None, Any]]:
-    """Yield key, kind and value of everything below a key."""
+def _values(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield key and value of everything below a key."""
     if isinstance(value, dict):
         for key, inner in value.items():
             below = f"{path}.{key}".lstrip(".")
-            yield below, value.get("kind"), inner
+            yield below, inner
             yield from _values(below, inner)
     elif isinstance(value, list):
         for element in value:
