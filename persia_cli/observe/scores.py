@@ -204,10 +204,6 @@ class ScoreHistogram:
         numbers, (negatives, positives) = self._counts[task].sorted()
         return logits_of(numbers), negatives, positives
 
-    def mean_prediction(self, task: int = 0) -> float | None:
-        """Return the weighted mean of the predictions; None without weight."""
-        return _ratio(self._sum(task, _PREDICTED), self.weight(task))
-
     def average_precision(self, task: int = 0) -> float | None:
         """Return the average precision: `sum_k (R_k - R_k-1) P_k` over descending thresholds; None without positives.
 

@@ -32,11 +32,6 @@ def ranges(histogram: Mapping[int, int]) -> Histogram:
     return ends
 
 
-def in_words(histograms: Sequence[Mapping[int, int]]) -> str:
-    """Return text such as `1:2,3:48`: steps by staleness or by the ends of `ranges`, with a slash between ranks."""
-    return "/".join(",".join(f"{value}:{steps}" for value, steps in ranges(h).items()) or "-" for h in histograms)
-
-
 def in_sparks(histogram: Mapping[int, int]) -> str:
     """Return one bar for each staleness from 1 to the greatest, or for each of the `ranges`; the tallest is full."""
     shown = ranges(histogram)
