@@ -64,20 +64,21 @@ class _Page:
     def _section(self, path: str, node: type[Node]) -> Iterator[str]:
         unions: dict[str, tuple[type[Node], ...]] = {}
         yield f"{node.__doc__}\n\n{COLUMNS}"
-        yield from self._rows(path, node, unions)
+        yield from rows(path, node, unions)
         for key, classes in unions.items():
             yield from self._kinds(key, classes)
 
-    def _rows(self, path: str, node: type[Node], unions: dict[str, tuple[type[Node], ...]]) -> Iterator[str]:
-        """Yield a row for each field and for the fields of the class that it holds; collect the unions."""
-        for name, field in node.model_fields.items():
-            yield _row(f"{path}.{name}", field)
-            for key, classes in _below(f"{path}.{name}", field).items():
-                if _is_union(classes):
-                    unions[key] = classes
-                else:
-                    for inner in classes:
-                        yield from self._rows(key, inner, unions)
+
+def rows(path: str, node: type[Node], unions: dict[str, tuple[type[Node], ...]]) -> Iterator[str]:
+    """Yield a row for each field and for the fields of the class that it holds; collect the unions."""
+    for name, field in node.model_fields.items():
+        yield _row(f"{path}.{name}", field)
+        for key, classes in _below(f"{path}.{name}", field).items():
+            if _is_union(classes):
+                unions[key] = classes
+            else:
+                for inner in classes:
+                    yield from rows(key, inner, unions)
 
 
 def _below(key: str, field: FieldInfo) -> dict[str, tuple[type[Node], ...]]:

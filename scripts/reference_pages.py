@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from scripts import reference_commands, reference_config, reference_journals, reference_messages
+from scripts import reference_commands, reference_config, reference_journals, reference_messages, reference_networks
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -13,6 +13,7 @@ PAGES = {
     "reference/commands.md": reference_commands.page,
     "reference/journals.md": reference_journals.page,
     "reference/messages.md": reference_messages.page,
+    **reference_networks.pages(),
 }
 
 

@@ -36,7 +36,7 @@ def test_it_names_every_kind_of_network() -> None:
     kinds = {yaml.safe_load(file.read_text()).get("kind") for file in (ROOT / "conf" / "model").glob("*.yaml")} - {None}
     assert len(kinds) > 10
     text = (GUIDE / "models.md").read_text()
-    assert [kind for kind in sorted(kinds) if f"| `{kind}`" not in text] == []
+    assert [kind for kind in sorted(kinds) if f"| [`{kind}`](../reference/networks/{kind}.md) |" not in text] == []
 
 
 def test_each_tuned_network_has_its_published_metrics() -> None:

@@ -1,19 +1,23 @@
 """The generated pages of the reference have every key, command and message."""
 
 import re
+import shlex
+from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from persia_cli.config.compose import compose_run
 from persia_cli.config.examples import EXAMPLES
 from persia_cli.config.json_schema import file_schema
 from persia_cli.config.schema import Run
 from persia_cli.wire.frames import BY_KIND
-from scripts import reference_commands, reference_config, reference_messages
+from scripts import reference_commands, reference_config, reference_messages, reference_networks
 from scripts.readme import ROOT
 from tests.contract.test_cli_help import FROZEN
+from tests.contract.test_docs import GUIDE, write_files
 
 CONF = ROOT / "conf"
 
@@ -87,3 +91,16 @@ def test_every_message_and_field_is_there() -> None:
         assert any(row[1] == f"`{kind.__name__}`" and row[3] for row in rows)
         fields = [field.name for field in msgspec.structs.fields(kind)]
         assert [name for name in fields if not re.search(rf"`{name}\b", text[f"`{kind.__name__}`"])] == []
+
+
+@pytest.mark.parametrize("kind", reference_networks.NETWORKS)
+def test_the_page_of_a_network_has_its_settings_and_a_valid_command(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = reference_networks.page(kind)
+    settings = {row[0].strip("`") for row in cells(page)}
+    assert {f"model.{name}" for name in reference_networks.NETWORKS[kind].model_fields} <= settings
+    monkeypatch.chdir(tmp_path)
+    write_files(GUIDE / "own-data.md", tmp_path)
+    _, _, *overrides = shlex.split(reference_networks.command(kind).replace("\\\n", " "))
+    assert compose_run(overrides).model.kind == kind
