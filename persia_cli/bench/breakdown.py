@@ -22,7 +22,7 @@ KEY_BYTES, TABLE_BYTES, POSITION_BYTES = 8, 2, 4
 
 def stages_of(parts: Sequence[ReplicaTrace], steps: int) -> list[Stage]:
     """Add up the spans of a trace of `steps` steps per replica, in their order within a step."""
-    found = []
+    stages = []
     for part in parts:
         totals: dict[tuple[str, bool], int] = {}
         firsts: dict[tuple[str, bool], int] = {}
@@ -33,8 +33,8 @@ def stages_of(parts: Sequence[ReplicaTrace], steps: int) -> list[Stage]:
             totals[key] = totals.get(key, 0) + span.end_ns - span.begin_ns
             firsts[key] = min(firsts.get(key, span.begin_ns), span.begin_ns)
         order = sorted(totals, key=lambda key: (key[1], firsts[key]))
-        found += [Stage(part.replica, name, totals[name, aside] / steps / 1e6, aside) for name, aside in order]
-    return found
+        stages += [Stage(part.replica, name, totals[name, aside] / steps / 1e6, aside) for name, aside in order]
+    return stages
 
 
 def bytes_per_sample(run: Run) -> list[Hop]:
@@ -93,7 +93,7 @@ def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage]
     total, nn = sum(roles.values()), roles.get("nn-worker", 0.0)
     tier = {role: ms for role, ms in ours.cpu_ms.items() if not role.startswith(("nn-worker", "coordinator"))}
     busiest = max(tier, key=lambda role: tier[role])
-    parts = ", ".join(f"{role} {ms:.1f}" for role, ms in sorted(roles.items(), key=lambda each: -each[1]))
+    parts = ", ".join(f"{role} {ms:.1f}" for role, ms in sorted(roles.items(), key=lambda role_ms: -role_ms[1]))
     bound = f"; the dense network alone takes {_step_ms(run, dense):.1f} ms" if dense is not None else ""
     if total + ours.busy_cores * step_ms >= FULL * cores * step_ms:
         return (

@@ -1,18 +1,22 @@
-"""`persia bench capacity`: one job with ids of models of many sizes, and the same memory for all of them."""
+"""`persia bench capacity`: one job with ids of models of many sizes, and the same memory for all of them.
 
+A size is a number of parameters. The ids are generated with Criteo's shape.
+"""
+
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from persia_cli.bench.idle_jobs import alternate, idle_jobs
 from persia_cli.bench.result import Side
-from persia_cli.bench.rounds import TurnFigures, side_of, turn_steps
-from persia_cli.bench.sizes import SKEW, size_in_words, sized_run
-from persia_cli.bench.turns import TurnJob
+from persia_cli.bench.rounds import MeasuredTurn, side_of, take_turns, turn_steps
+from persia_cli.bench.turns import TurnJob, idle_jobs
 from persia_cli.config.schema import Run
+from persia_cli.config.schema.dataset import GeneratedDataset, Generator
 from persia_cli.data.read.generator import GeneratedRows
 from persia_cli.errors import UserError
 from persia_cli.observe.machine import resident_bytes_of_file
@@ -21,6 +25,19 @@ from persia_cli.plan.embedding import embedding_layout
 
 FULL = 0.98
 """Fraction of the capacity from which memory is full: hashing fills partitions unevenly."""
+SKEW = 1.1
+"""Exponent of the ids' Zipf law, measured by numbers of distinct ids.
+
+In 26 columns of Criteo Kaggle, 4,096 rows have 23,793 distinct ids, and 45,930 rows have 140,315. With this exponent,
+the generator makes 23,887 and 139,999, in tables of the published sizes.
+"""
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+MOST = 10**15
+SMALL = 1e-3
+"""Tables with fewer ids than this fraction of the largest one's have the same size in every model.
+
+There are as many days and countries in a huge model as in a small one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +99,22 @@ def measure_capacity(
     if run.embedding.capacity is not None:
         raise UserError("the models share a budget in bytes; set embedding.memory in place of embedding.capacity")
     rows = (rounds + 2) * turn_steps(steps) * run.train.batch
-    runs = {size_in_words(size): sized_run(run, size, rows) for size in sizes}
+    runs = {size_text(size): sized_run(run, size, rows) for size in sizes}
     capacity = sum(group.capacity for group in embedding_layout(next(iter(runs.values()))).feature_groups)
     if sizes[-1] // run.model.dim <= capacity:
         raise UserError(
             f"no size exceeds embedding.memory, which has {capacity:,} rows; lower it, or give larger --sizes"
         )
     before: dict[str, dict[str, Any]] = {}
+
+    def turn(name: str, job: TurnJob) -> MeasuredTurn:
+        measured = job.turn()
+        before.setdefault(name, job.metrics)
+        return measured
+
     with idle_jobs(runs, steps, rounds, note, evaluate=True) as jobs:
-        names = {id(job): name for name, job in jobs.items()}
-
-        def turn(job: TurnJob) -> TurnFigures:
-            figures = job.turn()
-            before.setdefault(names[id(job)], job.metrics)
-            return figures
-
-        taken = alternate(jobs, rounds, note, turn)
+        takers = {name: partial(turn, name, job) for name, job in jobs.items()}
+        turns = take_turns(takers, rounds, note, lambda: sum(job.cpu_seconds() for job in jobs.values()))
         memory = {name: memory_of_servers(job.pids) for name, job in jobs.items()}
         after = {name: job.metrics for name, job in jobs.items()}
         aucs = {}
@@ -113,8 +130,8 @@ def measure_capacity(
             ModelSize(
                 parameters=size,
                 ids=ids,
-                side=replace(side_of(name, taken[name], run.train.batch), auc=aucs[name]),
-                ratio=round_ratio(taken[name], taken[base]) if ids > capacity else None,
+                side=replace(side_of(name, turns[name], run.train.batch), auc=aucs[name]),
+                ratio=round_ratio(turns[name], turns[base]) if ids > capacity else None,
                 rows=after[name]["rows"],
                 evicted=after[name]["evicted"],
                 hit_rate=since(before[name], after[name], "hit_rate"),
@@ -137,7 +154,7 @@ def measure_capacity(
     )
 
 
-def round_ratio(ours: Sequence[TurnFigures], theirs: Sequence[TurnFigures]) -> float:
+def round_ratio(ours: Sequence[MeasuredTurn], theirs: Sequence[MeasuredTurn]) -> float:
     """Return the median over rounds of the ratio of speeds: the turns of a round have like disturbances."""
     return median(our.samples_per_s / their.samples_per_s for our, their in zip(ours, theirs, strict=True))
 
@@ -167,3 +184,51 @@ def planted_auc(run: Run) -> float:
     scores.add(np.log(chances / (1.0 - chances)).reshape(-1, 1), batch.labels)
     best = scores.auc()
     return float("nan") if best is None else best
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return the numbers of parameters in a text such as `10M,1B,100T`, ascending; raises UserError."""
+    sizes = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBT]?)", part.strip().upper())
+        size = round(float(match[1]) * UNITS[match[2]]) if match else 0
+        if not 0 < size <= MOST:
+            raise UserError(f"--sizes: {part!r} is no number of parameters up to 1000T; give such as 10M,1B,6.25T")
+        sizes.add(size)
+    return sorted(sizes)
+
+
+def size_text(parameters: int) -> str:
+    """Return a number of parameters with a unit, as `parse_sizes` reads it."""
+    unit = next(unit for unit, value in reversed(UNITS.items()) if parameters >= value)
+    return f"{parameters / UNITS[unit]:g}{' ' * bool(unit)}{unit}"
+
+
+def cardinalities_of(shape: tuple[int, ...], ids: int) -> tuple[int, ...]:
+    """Return tables with `ids` ids in all: large tables of `shape` multiplied by one factor, small ones unchanged.
+
+    Raise UserError if the small ones have as many already.
+    """
+    least = SMALL * max(shape, default=0)
+    fixed = sum(size for size in shape if size < least)
+    large = sum(shape) - fixed
+    if ids < fixed + len(shape) or not shape:
+        raise UserError(
+            f"--sizes: a model of {ids:,} ids is too small for the {len(shape)} tables of this shape; give a larger one"
+        )
+    return tuple(size if size < least else max(1, round(size * (ids - fixed) / large)) for size in shape)
+
+
+def sized_run(run: Run, parameters: int, train_rows: int) -> Run:
+    """Return the run with generated ids of a model with so many parameters, that is ids times `model.dim`.
+
+    Raise UserError if the run's data set has no generator, whose shape is that of the ids.
+    """
+    shape = run.dataset.generator
+    if shape is None:
+        raise UserError("the ids of a model need a shape, and this data set has no dataset.generator; use conf=criteo")
+    cardinalities = cardinalities_of(shape.cardinalities, parameters // run.model.dim)
+    generator = Generator.model_validate(
+        shape.model_dump() | {"train_rows": train_rows, "cardinalities": cardinalities, "zipf": SKEW}
+    )
+    return run.model_copy(update={"dataset": GeneratedDataset(kind="generated", generator=generator)})

@@ -33,13 +33,6 @@ TAKEN_AT_ONCE = 256
 READY = b"ready\n"
 
 
-@dataclass(slots=True)
-class _Held:
-    due: float
-    socket: sockets.Socket
-    frames: Sequence[Frame]
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
     """The effect of a link on messages: the delay, and the bandwidth in each direction."""
@@ -66,19 +59,20 @@ class _Direction:
         self._delay_s, self._bytes_per_s = link.delay_ms / 1e3, link.mbit_per_s * 1e6 / 8
         self._sent = -math.inf
         """When the last byte of the last message has entered the link."""
-        self.held: deque[_Held] = deque()
+        self.messages: deque[tuple[float, sockets.Socket, Sequence[Frame]]] = deque()
+        """When each is due, the socket to send it by, and its frames."""
 
     def add(self, now: float, socket: sockets.Socket, frames: Sequence[Frame]) -> None:
         """Add a message that has come now."""
         self._sent = max(self._sent, now) + sum(map(len, frames)) / self._bytes_per_s
-        self.held.append(_Held(self._sent + self._delay_s, socket, frames))
+        self.messages.append((self._sent + self._delay_s, socket, frames))
 
 
 class DelayLine:
     """A proxy: clients connect to `front`, and their messages go to the server at `back` under their own identities.
 
-    Any number of messages can wait at a time. `passed` counts forwarded messages, `dropped` those that their receiver
-    did not take for a second (it has exited, or its queue is full). Belongs to one thread.
+    Any number of messages can wait at a time. One that its receiver does not take for a second is dropped: it has
+    exited, or its queue is full. Belongs to one thread.
     """
 
     def __init__(
@@ -96,33 +90,32 @@ class DelayLine:
         self.files = [_file_of(self._router)]
         """File descriptors that become readable when there may be work to do."""
         self._requests, self._replies = _Direction(link), _Direction(link)
-        self.passed = self.dropped = 0
 
     @property
     def wait_s(self) -> float:
         """Seconds until the next message is due; `IDLE_S` at most."""
-        dues = [way.held[0].due for way in (self._requests, self._replies) if way.held]
+        dues = [way.messages[0][0] for way in (self._requests, self._replies) if way.messages]
         return min(IDLE_S, max(0.0, min(dues) - self._clock())) if dues else IDLE_S
 
     def step(self) -> bool:
         """Take new messages and forward due ones; returns True if there were any."""
-        took = self._take(self._router, self._hold_request)
+        received = self._receive(self._router, self._delay_request)
         for identity, dealer in self._dealers.items():
-            took |= self._take(dealer, partial(self._hold_reply, identity))
-        released = [self._release(way) for way in (self._requests, self._replies)]
-        return any(released) or took
+            received |= self._receive(dealer, partial(self._delay_reply, identity))
+        forwarded = [self._forward(way) for way in (self._requests, self._replies)]
+        return any(forwarded) or received
 
-    def _hold_request(self, frames: Sequence[zmq.Frame]) -> None:
+    def _delay_request(self, frames: Sequence[zmq.Frame]) -> None:
         identity = frames[0].bytes
         if identity not in self._dealers:
             self._dealers[identity] = sockets.dealer(self._context, self._back, identity)
             self.files.append(_file_of(self._dealers[identity]))
         self._requests.add(self._clock(), self._dealers[identity], frames[1:])
 
-    def _hold_reply(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
+    def _delay_reply(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
         self._replies.add(self._clock(), self._router, [identity, *frames])
 
-    def _take(self, socket: sockets.Socket, hold: Callable[[Sequence[zmq.Frame]], None]) -> bool:
+    def _receive(self, socket: sockets.Socket, delay: Callable[[Sequence[zmq.Frame]], None]) -> bool:
         for number in range(TAKEN_AT_ONCE):
             try:
                 frames = sockets.receive(socket)
@@ -130,22 +123,18 @@ class DelayLine:
                 continue
             if frames is None:
                 return number > 0
-            hold(frames)
+            delay(frames)
         return True
 
-    def _release(self, way: _Direction) -> bool:
-        released = False
-        while way.held and way.held[0].due <= self._clock():
-            first = way.held[0]
-            if sockets.send(first.socket, first.frames):
-                self.passed += 1
-            elif self._clock() < first.due + GIVE_UP_S:
+    def _forward(self, way: _Direction) -> bool:
+        forwarded = False
+        while way.messages and way.messages[0][0] <= self._clock():
+            due, socket, frames = way.messages[0]
+            if not sockets.send(socket, frames) and self._clock() < due + GIVE_UP_S:
                 break
-            else:
-                self.dropped += 1
-            way.held.popleft()
-            released = True
-        return released
+            way.messages.popleft()
+            forwarded = True
+        return forwarded
 
     def close(self) -> None:
         """Close all sockets; messages that still wait are lost."""
@@ -158,9 +147,9 @@ def _file_of(socket: sockets.Socket) -> int:
     return int(socket.getsockopt(zmq.FD))
 
 
-def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
-    """Run all lines in one thread until `stopped()`, with waits of microsecond resolution."""
-    while not stopped():
+def run_lines(lines: Sequence[DelayLine]) -> None:
+    """Run all lines in one thread, with waits of microsecond resolution, until the process is killed."""
+    while True:
         # A ZeroMQ file descriptor is edge-triggered: all messages must be taken before waiting for the next change.
         moved = [line.step() for line in lines]
         if any(moved):
@@ -172,9 +161,9 @@ def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
 @contextmanager
 def delay_process(fronts: Mapping[str, str], link: NetworkLink, parent: int, secret_file: Path) -> Iterator[None]:
     """Run delay lines from each front address to its back while the context lasts; the process ends with `parent`."""
-    words = [str(parent), str(link.delay_ms), str(link.mbit_per_s), str(secret_file)]
-    words += [address for pair in fronts.items() for address in pair]
-    command = [*python_module("persia_cli.bench.delay_line"), *words]
+    arguments = [str(parent), str(link.delay_ms), str(link.mbit_per_s), str(secret_file)]
+    arguments += [address for pair in fronts.items() for address in pair]
+    command = [*python_module("persia_cli.bench.delay_line"), *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     try:
@@ -187,9 +176,9 @@ def delay_process(fronts: Mapping[str, str], link: NetworkLink, parent: int, sec
         process.stdout.close()
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Forward messages until killed."""
-    parent, delay_ms, mbit_per_s, secret_file, *addresses = words
+    parent, delay_ms, mbit_per_s, secret_file, *addresses = arguments
     link = NetworkLink(float(delay_ms), float(mbit_per_s))
     die_with(int(parent))
     context = Context(read_secret(Path(secret_file)))
@@ -198,7 +187,7 @@ def main(words: Sequence[str]) -> None:
     ]
     sys.stdout.buffer.write(READY)
     sys.stdout.flush()
-    run_lines(lines, lambda: False)
+    run_lines(lines)
 
 
 if __name__ == "__main__":

@@ -80,9 +80,9 @@ class Neighbours:
 
     def cores(self) -> float:
         """Return the mean number of cores that other processes, or the host of a virtual machine, used since."""
-        wall, busy, own = self._start
+        wall, busy, used = self._start
         passed = max(perf_counter() - wall, 1e-3)
-        return max(0.0, (_busy_seconds() - busy - (self._used() - own)) / passed)
+        return max(0.0, (_busy_seconds() - busy - (self._used() - used)) / passed)
 
 
 class GpuUsage:
@@ -131,23 +131,23 @@ class GpuUsage:
 def _busy_seconds() -> float:
     """Return the seconds that all cores together were busy, or taken by the host, since the machine started."""
     # proc(5): user nice system idle iowait irq softirq steal …, in clock ticks
-    fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (sum(fields[:3]) + sum(fields[5:8])) / os.sysconf("SC_CLK_TCK")
 
 
 def _huge_pages() -> str:
     try:
-        words = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().split()
+        settings = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().split()
     except OSError:
         return "unknown"
-    return next((word.strip("[]") for word in words if word.startswith("[")), "unknown")
+    return next((setting.strip("[]") for setting in settings if setting.startswith("[")), "unknown")
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

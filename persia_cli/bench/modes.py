@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from persia_cli.bench.delay_line import NetworkLink, delay_process
 from persia_cli.bench.result import Result, Side
-from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, side_of, take_turns, without_ends
+from persia_cli.bench.rounds import INTERVALS, MeasuredTurn, samples_and_seconds, side_of, take_turns, without_ends
 from persia_cli.config.schema import Mode, Run
 from persia_cli.data.read.facts import DatasetFacts, inspect
 from persia_cli.disk import own_folder
@@ -68,16 +68,16 @@ def measure_modes(
     facts, modes = inspect(run.dataset), offered_modes(run)
     plans = {mode: _plan(run.model_copy(update={"mode": modes[mode]}), facts, steps) for mode in modes}
     require_ready([*plans.values()])
-    cases = {f"{mode}, {each.label}": (mode, each) for each in (HERE, *links) for mode in modes}
+    cases = {f"{mode}, {link.label}": (mode, link) for link in (HERE, *links) for mode in modes}
     with terminating_interrupts():
-        takers = {name: partial(_run, plans[mode], each) for name, (mode, each) in cases.items()}
-        taken = take_turns(takers, rounds, note, _children_cpu_seconds, warm_up=False)
-    sides: dict[NetworkLink, dict[str, Side]] = {each: {} for _, each in cases.values()}
-    for name, (mode, each) in cases.items():
-        sides[each][mode] = side_of(mode, taken[name], run.train.batch)
+        takers = {name: partial(_run, plans[mode], link) for name, (mode, link) in cases.items()}
+        turns = take_turns(takers, rounds, note, _children_cpu_seconds, warm_up=False)
+    sides: dict[NetworkLink, dict[str, Side]] = {link: {} for _, link in cases.values()}
+    for name, (mode, link) in cases.items():
+        sides[link][mode] = side_of(mode, turns[name], run.train.batch)
     return {
-        each: Result(each.label, run.name, "samples/s", _with_ratios(found, sides[HERE]), rounds, steps)
-        for each, found in sides.items()
+        link: Result(link.label, run.name, "samples/s", _with_ratios(by_mode, sides[HERE]), rounds, steps)
+        for link, by_mode in sides.items()
     }
 
 
@@ -102,7 +102,7 @@ def _plan(run: Run, facts: DatasetFacts, steps: int) -> JobPlan:
     return plan_job(run, facts, "train", Path("bench"))
 
 
-def _run(plan: JobPlan, link: NetworkLink) -> TurnFigures:
+def _run(plan: JobPlan, link: NetworkLink) -> MeasuredTurn:
     """Train and evaluate one job with delay lines in front of its embedding workers and servers."""
     with tempfile.TemporaryDirectory(prefix="persia-bench-") as folder:
         result = _launch(replace(plan, job=replace(plan.job, run_dir=folder)), link)
@@ -111,7 +111,7 @@ def _run(plan: JobPlan, link: NetworkLink) -> TurnFigures:
         raise PersiaError("the job wrote fewer than two lines of metrics; measure more steps")
     evaluated = [line for line in result.metrics if line["split"] == "eval"]
     auc = next((value for key, value in (evaluated or [{}])[-1].items() if key.startswith("auc")), None)
-    return TurnFigures(*samples_and_seconds(trained), {}, trained[-1]["staleness_mean"], auc)
+    return MeasuredTurn(*samples_and_seconds(trained), {}, trained[-1]["staleness_mean"], auc)
 
 
 def _launch(plan: JobPlan, link: NetworkLink) -> JobResult:

@@ -10,9 +10,10 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,13 +82,6 @@ class PortionShape:
         )
 
 
-class Portions(Protocol):
-    """An endless sequence of portions."""
-
-    def take(self) -> Portion:
-        """Return the next portion."""
-
-
 def portion_shape(run: Run) -> PortionShape:
     """Return the shape of a run's batches."""
     dataset, generator = run.dataset, run.dataset.generator
@@ -119,7 +113,7 @@ class RingPortions:
             source.close()
         self._next = 0
 
-    def take(self) -> Portion:
+    def next_portion(self) -> Portion:
         """Return the next portion of the ring."""
         portion = self._portions[self._next % len(self._portions)]
         self._next += 1
@@ -132,7 +126,7 @@ class Feeder:
     def __init__(self, config: Path, shape: PortionShape) -> None:
         self._shape = shape
         command = [*python_module("persia_cli.bench.portions"), str(config)]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self._portions: queue.Queue[Portion | None] = queue.Queue(AHEAD)
         self._closing = False
         self._thread = threading.Thread(target=self._read, name="feeder")
@@ -143,7 +137,7 @@ class Feeder:
         """The process id."""
         return self._process.pid
 
-    def take(self) -> Portion:
+    def next_portion(self) -> Portion:
         """Return the next batch; raises RoleError if the process has ended."""
         portion = self._portions.get()
         if portion is None:
@@ -164,22 +158,13 @@ class Feeder:
         self._process.stdout.close()
 
     def _read(self) -> None:
+        pipe = cast(BufferedReader, self._process.stdout)
         while not self._closing:
             block = np.empty(self._shape.nbytes, np.uint8)
-            if not self._fill(block.data):
+            if pipe.readinto(block.data) < len(block):
                 self._portions.put(None)
                 return
             self._portions.put(self._shape.split(block))
-
-    def _fill(self, place: memoryview) -> bool:
-        pipe = self._process.stdout
-        assert pipe is not None
-        while place:
-            taken = pipe.readinto(place)  # type: ignore[attr-defined]
-            if not taken:
-                return False
-            place = place[taken:]
-        return True
 
 
 def main(config: Path) -> None:

@@ -29,16 +29,6 @@ class Side:
     auc: float | None = None
     """Mean over its turns, where they end with an evaluation."""
     auc_spread: float | None = None
-    requests_per_s: float | None = None
-    """Requests that a server answered with predictions, all rounds together."""
-    offered_per_s: float | None = None
-    """Requests that were due, where they do not wait for each other, all rounds together."""
-    latency_ms: dict[str, float] = field(default_factory=dict)
-    """`p50`, `p99` and, of a thousand answers and more, `p999`, over the answers of all rounds."""
-    busy: int = 0
-    """Requests that were refused because the server was busy (503)."""
-    errors: int = 0
-    """Requests that were answered otherwise, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)

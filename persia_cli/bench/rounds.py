@@ -19,7 +19,7 @@ Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFigures:
+class MeasuredTurn:
     """The measurements of a turn without its first interval."""
 
     samples: int
@@ -54,30 +54,30 @@ def alternating(names: Iterable[Name], rounds: int) -> Iterator[tuple[int, Name]
 
 
 def take_turns(
-    takers: Mapping[str, Callable[[], TurnFigures]],
+    takers: Mapping[str, Callable[[], MeasuredTurn]],
     rounds: int,
     note: Callable[[str], None],
     used: Callable[[], float] = lambda: 0.0,
     gpu: GpuUsage | None = None,
     warm_up: bool = True,
-) -> dict[str, list[TurnFigures]]:
+) -> dict[str, list[MeasuredTurn]]:
     """Call every taker once a round; return the measurements of its turns. With `warm_up` a first round is discarded.
 
     `used` returns the CPU seconds that other processes of the competitors have used so far.
     """
-    taken: dict[str, list[TurnFigures]] = {name: [] for name in takers}
+    turns: dict[str, list[MeasuredTurn]] = {name: [] for name in takers}
     for number, name in alternating(takers, rounds + warm_up):
         number += not warm_up
         note(f"round {number} of {rounds}: {name}" if number else f"warming up: {name}")
         neighbours, begin = Neighbours(lambda: cpu_seconds() + used()), perf_counter()
-        figures = takers[name]()
+        turn = takers[name]()
         if number:
             busy = gpu.since(begin) if gpu else None
-            taken[name].append(replace(figures, busy_cores=neighbours.cores(), gpu_busy=busy))
-    return taken
+            turns[name].append(replace(turn, busy_cores=neighbours.cores(), gpu_busy=busy))
+    return turns
 
 
-def timed_turn(step: Callable[[], int], steps: int, cpu: Callable[[], dict[str, float]]) -> TurnFigures:
+def timed_turn(step: Callable[[], int], steps: int, cpu: Callable[[], dict[str, float]]) -> MeasuredTurn:
     """Run a turn of `steps` steps in this process.
 
     `step` runs one and returns its samples; `cpu` returns the CPU seconds so far of each process that takes part.
@@ -88,14 +88,13 @@ def timed_turn(step: Callable[[], int], steps: int, cpu: Callable[[], dict[str, 
     before, begin = cpu(), perf_counter()
     samples = sum(step() for _ in range(steps - warm))
     seconds = perf_counter() - begin
-    return TurnFigures(samples, seconds, {name: after - before[name] for name, after in cpu().items()})
+    return MeasuredTurn(samples, seconds, {name: after - before[name] for name, after in cpu().items()})
 
 
-def side_of(name: str, turns: Sequence[TurnFigures], batch_size: int, per_sample: int = 1) -> Side:
+def side_of(name: str, turns: Sequence[MeasuredTurn], batch_size: int, per_sample: int = 1) -> Side:
     """Return the side of a competitor; it is measured in units of which a sample has `per_sample`."""
     rates = [turn.samples_per_s * per_sample for turn in turns]
     aucs = [turn.auc for turn in turns if turn.auc is not None]
-    counted = [turn for turn in turns if turn.samples]  # of requests at random moments there may be none in a turn
     loads = [turn.gpu_busy for turn in turns if turn.gpu_busy is not None]
     return Side(
         name,
@@ -104,8 +103,8 @@ def side_of(name: str, turns: Sequence[TurnFigures], batch_size: int, per_sample
         max(rates),
         rates=rates,
         cpu_ms={
-            process: median(turn.cpu_s[process] / turn.samples for turn in counted) * batch_size * 1e3
-            for process in (counted[0].cpu_s if counted else ())
+            process: median(turn.cpu_s[process] / turn.samples for turn in turns) * batch_size * 1e3
+            for process in turns[0].cpu_s
         },
         busy_cores=max(turn.busy_cores for turn in turns),
         gpu_busy=fmean(loads) if loads else None,

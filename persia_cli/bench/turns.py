@@ -1,42 +1,35 @@
-"""A job that trains in turns: started once, and idle in between, so that baselines can be measured meanwhile."""
+"""Jobs that train turn by turn: started once, and idle in between, so that others can be measured meanwhile."""
 
 import os
 import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, turn_steps, without_ends
+from persia_cli.bench.rounds import INTERVALS, MeasuredTurn, samples_and_seconds, turn_steps, without_ends
 from persia_cli.config.schema import Run
-from persia_cli.data.read.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts, inspect
 from persia_cli.disk import own_folder
 from persia_cli.engines.job import prepare_run_dir
 from persia_cli.engines.local import Processes
 from persia_cli.engines.readiness import require_ready
-from persia_cli.errors import PersiaError, RoleError
+from persia_cli.engines.signals import terminating_interrupts
+from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.machine import cpu_seconds_of
 from persia_cli.observe.recordings import ReplicaTrace, read_recordings
-from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
+from persia_cli.plan.job import DRIVER, Benchmark, plan_job
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.addresses import SOCKETS
 from persia_cli.wire.job_messages import Pause, PhaseWork
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
-
-
-class Closing(Protocol):
-    """A worker that takes the place of a process."""
-
-    def close(self) -> None:
-        """End the worker."""
-
 
 LOOK_S = 0.02
 
@@ -54,15 +47,14 @@ class TurnJob:
         steps: int,
         turns: int,
         ring: int,
-        nn_worker: Callable[[Context, str], Closing] | None = None,
-        private: bool = False,
+        nn_worker: Callable[[Context, str], Any] | None = None,
         evaluate: bool = False,
     ) -> None:
         """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read).
 
         One more turn follows, in `finish`: it is traced and not measured. `nn_worker` makes a replacement of the
-        NN worker's process from a context and the coordinator's address. `private`: memory of embedding servers ends
-        with its process. `evaluate`: `finish` evaluates too.
+        NN worker's process, with a method `close`, from a context and the coordinator's address. `evaluate`: `finish`
+        evaluates too.
         """
         self._turn_steps = turn_steps(steps)
         self._exit = ExitStack()
@@ -72,15 +64,11 @@ class TurnJob:
         plan = plan_job(run, facts if evaluate else replace(facts, eval_rows=0), "train", folder)
         require_ready([plan])
         if nn_worker is not None:
-            plan = replace(plan, replicas=tuple(each for each in plan.replicas if each.role != "nn-worker"))
+            plan = replace(plan, replicas=tuple(replica for replica in plan.replicas if replica.role != "nn-worker"))
         self._nn_worker = nn_worker
         traced = total - self._turn_steps + self._turn_steps // INTERVALS
-        self.plan: JobPlan = replace(
-            plan,
-            job=replace(
-                plan.job, benchmark=Benchmark(self._turn_steps, ring, private), trace_first=traced, trace_last=total
-            ),
-        )
+        benchmark = Benchmark(self._turn_steps, ring)
+        self.plan = replace(plan, job=replace(plan.job, benchmark=benchmark, trace_first=traced, trace_last=total))
         self.pids: dict[str, int] = {}
         self.metrics: dict[str, Any] = {}
         """The last line of metrics of training."""
@@ -123,7 +111,7 @@ class TurnJob:
     ) -> None:
         self._exit.close()
 
-    def turn(self) -> TurnFigures:
+    def turn(self) -> MeasuredTurn:
         """Train a turn and wait until the job is idle again; raises the error of a job that has died."""
         assert self._number is not None
         self._driver.go_on(self._number)
@@ -140,7 +128,7 @@ class TurnJob:
         self.metrics, measured = lines[-1], lines[1:]
         used = {name: clocks[-1][name] - clocks[0][name] for name in self.pids}
         staleness = sum(line["staleness_mean"] for line in measured) / len(measured)
-        return TurnFigures(*samples_and_seconds(lines), used, staleness)
+        return MeasuredTurn(*samples_and_seconds(lines), used, staleness)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of all processes so far."""
@@ -178,6 +166,25 @@ class TurnJob:
         self._processes.check()
         if ended:
             raise PersiaError("the job has ended before all turns were measured")
+
+
+@contextmanager
+def idle_jobs(
+    runs: Mapping[str, Run], steps: int, rounds: int, note: Callable[[str], None], evaluate: bool = False
+) -> Iterator[dict[str, TurnJob]]:
+    """Start a job for each run, for a round to warm up and `rounds` rounds; all processes end with the context.
+
+    Raise UserError if the jobs are not processes of this machine.
+    """
+    if not all(run.cluster.has_processes_here for run in runs.values()):
+        raise UserError("this benchmark measures processes of this machine; use cluster=local")
+    with terminating_interrupts(), ExitStack() as exit_stack:
+        jobs = {}
+        for name, run in runs.items():
+            note(f"starting the job {name}")
+            job = TurnJob(run, inspect(run.dataset), steps, rounds + 1, ring=0, evaluate=evaluate)
+            jobs[name] = exit_stack.enter_context(job)
+        yield jobs
 
 
 class Driver:

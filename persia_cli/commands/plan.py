@@ -2,11 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import AsJson, ConfDir, Overrides, examples
+
+if TYPE_CHECKING:
+    from persia_cli.cost.prediction import Prediction
 
 EXAMPLES = examples(
     "persia plan conf=criteo                                  # at once; persia bench costs makes it more exact",
@@ -15,6 +18,8 @@ EXAMPLES = examples(
 )
 COSTS = Path("costs.json")
 """The file that `persia bench costs` writes by default."""
+LIMITS = 3
+"""Limits that are shown, the lowest first."""
 
 
 def plan(
@@ -51,7 +56,6 @@ def plan(
     """
     from dataclasses import asdict
 
-    from persia_cli.commands.cost_views import show_plan
     from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import err, propose, say_json
     from persia_cli.cost.estimate import estimated_costs
@@ -74,11 +78,56 @@ def plan(
     if as_json:
         say_json({"predicted": True, "bottleneck": prediction.bottleneck, **asdict(prediction)})
         return
-    show_plan(prediction)
+    _show(prediction)
     if measured is None:
         propose(
             err(), f"{shlex.join(['persia', 'bench', 'costs', *(overrides or [])])}  # a minute; makes it more exact"
         )
+
+
+def _show(plan: "Prediction") -> None:
+    """Print a prediction; all of it is labelled so."""
+    from persia_cli.commands.screen import labelled, out, size
+    from persia_cli.commands.tables import columns, print_table
+    from persia_cli.errors import count
+
+    lowest = [f"{what} {limit:,.0f}" for what, limit in list(plan.limits.items())[:LIMITS]]
+    low, high = plan.samples_per_s / plan.error, plan.samples_per_s * plan.error
+    labelled(out(), "predicted", f"{plan.samples_per_s:,.0f} samples/s, from {plan.source}")
+    labelled(out(), "error", f"the real speed may be {low:,.0f} to {high:,.0f} samples/s, a factor of {plan.error:g}")
+    labelled(out(), "limits", "; ".join([f"{lowest[0]} (the bottleneck)", *lowest[1:]]))
+    if plan.wanted is not None:
+        share = plan.wanted / plan.samples_per_s
+        labelled(out(), "wanted", f"{plan.wanted:,.0f} samples/s, {share:.0%} of the predicted speed")
+    labelled(
+        out(),
+        "tables",
+        f"up to {plan.rows:,} rows, {plan.parameters:,} parameters, {size(plan.memory)}, "
+        f"{size(plan.memory_per_server)} in each server",
+    )
+    labelled(out(), "model", f"{count(plan.weights, 'dense weight')}")
+    table = columns("role", "replicas", "CPU us/sample", "limit samples/s", "replicas needed")
+    for role in plan.roles:
+        needed = "" if role.needed is None else f"{role.needed:,}"
+        table.add_row(role.role, f"{role.replicas:,}", f"{role.cpu_us:.2f}", f"{role.limit:,.0f}", needed)
+    print_table(out(), table)
+    table = columns("machines", "there", "needed", "cores used", "memory used", "Gbit/s in", "Gbit/s out", "price/h")
+    for kind in plan.machines:
+        table.add_row(
+            kind.name,
+            *(f"{kind.count:,}", f"{kind.needed:,}", f"{kind.cores:,.1f}", size(kind.memory)),
+            *(f"{kind.received_gbit:.2f}", f"{kind.sent_gbit:.2f}"),
+            "" if kind.price_per_hour is None else f"{kind.price_per_hour:,.2f}",
+        )
+    print_table(out(), table)
+    for kind in plan.machines:
+        if not kind.fits:
+            text = f"rows do not fit the memory of {kind.count:,} {kind.name}: {kind.needed:,} are needed (predicted)"
+            labelled(out(), "memory", text)
+    if plan.price_per_million is not None:
+        labelled(out(), "price", f"{plan.price_per_million:,.4g} for a million samples (predicted)")
+    for number, assumption in enumerate(plan.assumptions):
+        labelled(out(), "" if number else "assumed", assumption)
 
 
 def _speed(text: str) -> float:

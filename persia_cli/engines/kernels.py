@@ -12,7 +12,7 @@ def job_needs(plan: JobPlan) -> list[str]:
     """Return what the roles of a job compile kernels for before they are ready."""
     needs = [SERVER, WORKER, SCORING, *pooling_needs(feature.pooling for feature in plan.layout.features)]
     if plan.job.task == "train":
-        is_recoverable = retains_memory(plan.run, plan.job, "embedding-server")
+        is_recoverable = retains_memory(plan.run, "embedding-server")
         needs += [*training_needs((group.optimizer.kind for group in plan.layout.groups), is_recoverable), SAVING]
     return [*needs, COLD_ROWS] if plan.run.embedding.cold else needs
 

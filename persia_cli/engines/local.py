@@ -118,7 +118,7 @@ class Processes(CoordinatedJob):
             cpus=self._plan.run.cluster.processors_of(replica.role, replica.index) or None,
         )
         reports = self._reports if replica.role != COORDINATOR else None
-        keeps = retains_memory(self._plan.run, self._plan.job, replica.role)
+        keeps = retains_memory(self._plan.run, replica.role)
         self._started.append(Supervised(options, reports, keeps, self._log_of(replica.name)))
         return self._started[-1]
 

@@ -54,8 +54,6 @@ class Benchmark:
     """Training pauses before each so many steps, in the phase `paused`, until the driver continues it."""
     ring: int
     """Loaders repeat the first so many training batches from memory; 0: they read files as usual."""
-    private_memory: bool = False
-    """True: the memory of an embedding server ends with its process, to measure the cost of retaining it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +220,9 @@ def job_batches(run: Run, job: Job) -> JobBatches:
     return JobBatches(grids, job.steps, ranks)
 
 
-def retains_memory(run: Run, job: Job, role: str) -> bool:
+def retains_memory(run: Run, role: str) -> bool:
     """Return whether the memory of a replica outlives its process."""
-    private = run.cluster.is_one_process or bool(job.benchmark and job.benchmark.private_memory)
-    return role == WITH_MEMORY and not private
+    return role == WITH_MEMORY and not run.cluster.is_one_process
 
 
 def plan_job(

@@ -18,13 +18,6 @@ MORE: dict[str, Callable[[Side], float | None]] = {
     "stale": lambda side: side.staleness or None,
     "AUC": lambda side: side.auc,
     "AUC spread": lambda side: side.auc_spread,
-    "requests/s": lambda side: side.requests_per_s,
-    "offered/s": lambda side: side.offered_per_s,
-    "p50 ms": lambda side: side.latency_ms.get("p50"),
-    "p99 ms": lambda side: side.latency_ms.get("p99"),
-    "p99.9 ms": lambda side: side.latency_ms.get("p999"),
-    "503": lambda side: side.busy or None,
-    "errors": lambda side: side.errors or None,
     "GPU busy": lambda side: side.gpu_busy,
     "others' cores": lambda side: side.busy_cores if side.busy_cores >= 0.05 else None,
 }

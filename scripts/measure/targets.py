@@ -43,6 +43,17 @@ class Target(NamedTuple):
 _MANY = r"(?:[2-9]|\d\d)[\d.]*M rows"
 """At least two million rows: more than a cache holds."""
 _JOB = r"dlrm, dim 16, Criteo's shape, batch 4096, adagrad, \w+ wire, hybrid, staleness 3, 2 servers"
+GPU_SPEEDS = {
+    "dlrm dim 16 batch 4096 float32": {" / tables": 0.65, " / dense": 0.55, "": 2.8e6},
+    "dcn_v2 dim 16 batch 4096 float32": {" / tables": 0.80, " / dense": 0.70, "": 2.4e6},
+    "ffnn_paper dim 16 batch 4096 float32": {" / tables": 0.95, " / dense": 0.85, "": 0.55e6},
+    "ffnn_paper dim 16 batch 4096 bfloat16": {" / tables": 0.95, " / dense": 0.85, "": 2.3e6},
+    "dlrm dim 128 batch 4096 float32": {" / tables": 0.45, " / dense": 0.30, "": 1.2e6},
+    "dlrm dim 16 batch 16384 float32": {" / tables": 0.75, " / dense": 0.62, "": 4.5e6},
+    "dlrm dim 16 batch 4096 float32, S2 W1 staleness 3": {"": 1.7e6},
+}
+"""Least speeds on one H100 with 16 processors, in the order of measuring: as a multiple of that with all tables on the
+GPU, and of the network alone, and in samples per second."""
 TARGETS: dict[str, Sequence[Target]] = {
     "python -m scripts.measure rows": (
         Target(rf"look-up, dim 16, {_MANY}, uniform: persia / torch.index_select", 0.95),
@@ -78,6 +89,14 @@ TARGETS: dict[str, Sequence[Target]] = {
         Target(r"embedding step, 26 tables, .*, dim 16, Zipf, Adagrad: persia / FBGEMM Adagrad", 2.8),
         Target(r"embedding step, 26 tables, .*, dim 16, Zipf, row-wise Adagrad: persia / FBGEMM .*", 1.1),
     ),
+    "python -m scripts.measure gpu": (
+        Target("check .*: persia", 1.0, at_most=True),
+        *(
+            Target(re.escape(f"speed {case}: persia{other}"), bound)
+            for case, bounds in GPU_SPEEDS.items()
+            for other, bound in bounds.items()
+        ),
+    ),
     "python -m scripts.measure prepare train.txt": (
         Target(rf"preparing {_MANY} of Criteo's text on 2 cores: persia", 400_000),
         Target(rf"preparing {_MANY} of Criteo's text on \d+ cores: persia / polars", 0.35),
@@ -91,9 +110,8 @@ TARGETS: dict[str, Sequence[Target]] = {
         Target(rf"\w+, {_JOB}, \d+ threads?, float32: persia / torch", 1.03),
         Target(rf"\w+, {_JOB}, \d+ threads?, bfloat16: persia / torch", 1.2),
     ),
-    "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad embedding.wire=float16 "
-    "cluster.embedding_servers=2 --json": (
-        Target(r"tier, .*, rowwise_adagrad, float16 wire, .*, 2 servers, .*: persia / FBGEMM.*", 1.2),
+    "python -m scripts.measure tier": (
+        Target(r"tier, rowwise_adagrad, float16 wire, 2 servers: persia / FBGEMM, .*", 1.2),
     ),
     "persia bench modes conf=criteo train.batch_size=512 mode.staleness=8 --delay-ms 5 --json": (
         Target(r"5 ms, [^/]*, batch 512, .*, staleness 8, .*, short step: hybrid / itself without delay", 0.9),

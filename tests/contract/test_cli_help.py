@@ -23,12 +23,7 @@ FROZEN = {
         "bench capacity": "--conf-dir --json --quick --rounds --sizes --steps overrides",
         "bench costs": "--conf-dir --json --output overrides",
         "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --quick --rounds --steps overrides",
-        "bench scaling": "--conf-dir --json --most --quick --rounds --steps overrides",
-        "bench serve": (
-            "--body --candidates --connections --json --quick --rate --rounds --seconds --user --workers folder"
-        ),
-        "bench throughput": "--compare --conf-dir --json --quick --ring --rounds --source --steps overrides",
-        "bench tier": "--conf-dir --json --quick --ring --rounds --steps overrides",
+        "bench throughput": "--compare --conf-dir --json --quick --rounds --source --steps overrides",
         "checkpoint": "",
         "checkpoint export": "--last-used --output --overwrite --state --table folder",
         "checkpoint gc": "--dry-run --keep --yes run",

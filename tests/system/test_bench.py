@@ -12,20 +12,15 @@ import pytest
 from tests.support.small import WORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 540.0
 """Four jobs start one after another, each with half a dozen processes, on a machine that may be busy."""
 SMALL = [*WORDS, "mode=hybrid", "cluster.embedding_servers=2", "train.log_every_steps=50"]
-SAVING = ["saving", *SMALL, "--steps", "200", "--saves", "2"]
 CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
     "throughput": (
         ["throughput", *SMALL, "--compare", "torch,dense", "--quick"],
         ["ring", "loader"],
         {"persia", "torch", "dense"},
-    ),
-    "private memory": (
-        ["throughput", *SMALL, "--compare", "private", "--source", "ring", "--quick"],
-        ["ring"],
-        {"persia", "private"},
     ),
     "modes": (
         ["modes", *SMALL, "--delay-ms", "20", "--quick"],
@@ -37,21 +32,17 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         ["0 ms", "0 ms, 1000 Mbit/s", "0 ms, 100 Mbit/s"],
         {"sync", "hybrid", "async"},
     ),
-    "saving": (SAVING, [], {"persia", "no save"}),
-    "scaling": (
-        ["scaling", *SMALL[:-2], "--quick"],
-        ["embedding-server", "embedding-worker", "data-loader", "nn-worker"],
-        {"1", "2"},
-    ),
-    "tier": (["tier", *SMALL, "embedding.wire=float16", "--quick"], [], {"persia"}),
 }
 """The arguments of each benchmark, and the cases and sides that its result has."""
 
 
 def bench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run `persia bench` with the small job; nothing it leaves in its folder for temporary files is tolerated."""
-    command = [sys.executable, "-m", "persia_cli", "bench", *words]
-    environment = os.environ | {"TMPDIR": str(folder)}
+    return checked([sys.executable, "-m", "persia_cli", "bench", *words], folder)
+
+
+def checked(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in folder.iterdir() if path.name.startswith("persia-")] == []
@@ -81,6 +72,26 @@ def test_a_benchmark_measures_every_side_in_every_case(name: str, folder: Path) 
         delayed = {side["name"]: side["median"] for side in results[1]["sides"]}
         assert 32 / delayed["sync"] > 0.08
         assert delayed["hybrid"] > delayed["sync"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sides"),
+    [
+        (
+            ["scaling", *SMALL[:-2]],
+            [{"2 embedding-servers"}, {"2 embedding-workers"}, {"2 data-loaders"}, {"2 nn-workers"}],
+        ),
+        (["tier", *SMALL, "embedding.wire=float16"], [{"persia"}]),
+    ],
+    ids=["scaling", "tier"],
+)
+def test_comparisons_of_jobs_measure_every_side(words: list[str], sides: list[set[str]], folder: Path) -> None:
+    done = checked([sys.executable, "-m", "scripts.measure", *words, "--quick", "--json"], folder)
+    results = json.loads(done.stdout)["results"]
+    for result, expected in zip(results, sides, strict=True):
+        speeds = {side["name"]: side["median"] for side in result["sides"]}
+        assert speeds.keys() >= expected
+        assert min(speeds.values()) > 0
 
 
 def test_throughput_for_people(folder: Path) -> None:

@@ -1,7 +1,6 @@
-"""`persia bench serve` starts a server, loads it from a third process, and leaves none of them."""
+"""The comparison `serve` starts a server, loads it from a third process, and leaves none of them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,57 +10,23 @@ import pytest
 
 from tests.support.small_model import NAME, write_small_model
 
-LIMIT_S = 170.0
-CLOSED = ("4 connections, 20 candidates", "4 connections, 1 candidate")
-
-
-def bench(*words: str | Path, temporary: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "persia_cli", "bench", "serve", *words], capture_output=True, text=True,
-        timeout=LIMIT_S, env=os.environ | {"TMPDIR": str(temporary)},
-    )  # fmt: skip
-    assert [path.name for path in temporary.iterdir() if path.name.startswith("persia-")] == []
-    left = [each for each in psutil.process_iter(["cmdline"]) if str(temporary) in " ".join(each.info["cmdline"] or [])]
-    assert left == []
-    return done
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_model(tmp_path_factory.mktemp("model") / NAME)
-
-
-@pytest.fixture
-def temporary(tmp_path: Path) -> Path:
-    folder = tmp_path / "t"
-    folder.mkdir()
-    return folder
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_a_server_against_its_network_alone(model: Path, temporary: Path) -> None:
-    done = bench(model, "--candidates", "20", "--user", "user", "--quick", "--json", temporary=temporary)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    told = json.loads(done.stdout)
-    *closed, below, above = told["results"]
-    assert tuple(each["name"] for each in closed) == CLOSED
-    for each in closed:
-        ours, alone = each["sides"]
+def test_a_server_against_its_network_alone(tmp_path: Path) -> None:
+    model = write_small_model(tmp_path / NAME)
+    options = ["--candidates", "20", "--user", "user", "--quick", "--json"]
+    command = [sys.executable, "-m", "scripts.measure", "serve", str(model), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "a quick run: its numbers have no meaning\n")
+    results = {result["name"]: result for result in json.loads(done.stdout)["results"]}
+    for name in ("4 connections, 20 candidates", "4 connections, 1 candidate"):
+        ours, alone = results[name]["sides"]
         assert ours["ratios"] == {alone["name"]: pytest.approx(ours["median"] / alone["median"])}
-        assert 0 < ours["latency_ms"]["p50"] <= ours["latency_ms"]["p99"]
-    assert all(each["sides"][0]["errors"] == 0 for each in told["results"])
-    assert 0 < below["sides"][0]["offered_per_s"] < above["sides"][0]["offered_per_s"]
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--rate", "0.1", "--seconds", "1"], "--rate 0.1 for --seconds 1 are 0.1 requests"),
-        (["--user", "age", "--quick"], "the model has no field age"),
-    ],
-)
-def test_a_mistake_is_named(model: Path, temporary: Path, words: list[str], named: str) -> None:
-    done = bench(model, *words, temporary=temporary)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert named in done.stderr
+        latencies = [results[f"{name}: latency of the {part}th percentile"]["sides"][0]["median"] for part in (50, 99)]
+        assert 0 < latencies[0] <= latencies[1]
+    assert len([name for name in results if name.startswith("random moments") and name.endswith("candidates")]) == 2
+    assert all("0 errors" in result["note"] for result in results.values() if result["note"])
+    left = [each for each in psutil.process_iter(["cmdline"]) if str(model) in (each.info["cmdline"] or [])]
+    assert left == []

@@ -52,7 +52,7 @@ def shard_of(
         return shard, repairs
     if file is not None:
         return create(file, *part, cluster.nn_workers, last_step, empty, cold), None
-    if retains_memory(run, job, server.role):
+    if retains_memory(run, server.role):
         log.warning("server memory will not survive a crash: start the server with --supervise")
     shard = Shard(*part, ranks=cluster.nn_workers, empty=empty, cold_storage=cold)
     shard.begin_cold()

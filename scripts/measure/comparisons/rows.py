@@ -53,7 +53,7 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
 def _look_up(rounds: int, shard: Shard, dim: int, rows: int, skewed: bool, fewer: str) -> Iterator[Result]:
     import torch
 
-    from persia_cli.bench.baselines.parts import table
+    from scripts.measure.embedding_steps import table
 
     torch.set_num_threads(1)
     requests = _requests(rows, skewed)

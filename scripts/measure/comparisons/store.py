@@ -34,7 +34,7 @@ from scripts.measure.stores import EPS, LR
 from scripts.measure.timing import alternate, compared
 
 if TYPE_CHECKING:
-    from persia_cli.bench.baselines.steps import Fbgemm, OneBag
+    from scripts.measure.embedding_steps import Fbgemm, OneBag
 
 SHAPES: dict[str, tuple[int, ...]] = {"criteo": CRITEO, "10M": (10_000_000,), "1M": (1_000_000,)}
 """Rows of the tables, by the name of the comparison."""
@@ -121,7 +121,7 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
     """Check the values, then measure every table shape, dim, kind of ids and baseline."""
     import torch
 
-    from persia_cli.bench.baselines.steps import has_fbgemm
+    from scripts.measure.embedding_steps import has_fbgemm
 
     torch.set_num_threads(1)
     retain_freed_memory()
@@ -147,7 +147,7 @@ def greatest_difference(dim: int, match: Match) -> float:
     """
     import torch
 
-    from persia_cli.bench.baselines.steps import Fbgemm
+    from scripts.measure.embedding_steps import Fbgemm
 
     rng = np.random.default_rng(11)
     ours, theirs = EmbeddingStep(SMALL, dim, match.kind, SAMPLES), _baseline(SMALL, dim, SAMPLES, match)
@@ -176,7 +176,7 @@ def greatest_difference(dim: int, match: Match) -> float:
 
 
 def _baseline(cardinalities: Sequence[int], dim: int, samples: int, match: Match) -> "OneBag | Fbgemm":
-    from persia_cli.bench.baselines.steps import Fbgemm, OneBag
+    from scripts.measure.embedding_steps import Fbgemm, OneBag
 
     if match.baseline == "fbgemm":
         return Fbgemm(cardinalities, dim, match.kind, samples, LR, EPS)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.bench.baselines import trainers
-from persia_cli.bench.baselines.graphed import GraphedTables
-from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
+from persia_cli.bench import baselines
+from persia_cli.bench.baselines import DenseBaseline, TorchBaseline, choose_baselines
 from persia_cli.bench.portions import Feeder, Portion, RingPortions, portion_shape, table_sizes
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import kinds
@@ -19,13 +18,14 @@ from persia_cli.data.read.batch import assemble
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import RoleError, UserError
 from persia_cli.training.graphs.step import SLOTS
-from scripts.gpu.host_queue import HostQueue
+from scripts.measure.gpu.host_queue import HostQueue
+from scripts.measure.gpu.tables import GraphedTables
 from tests.support.small import WORDS
 
 
 @pytest.fixture(autouse=True)
 def _settings_kept() -> Iterator[None]:
-    with trainers.settings_kept():
+    with baselines.settings_kept():
         yield
 
 
@@ -61,7 +61,7 @@ def test_a_feeder_reads_the_same_in_a_separate_process(tmp_path: Path) -> None:
         # 100 rows have three whole batches; the short fourth is left out.
         for step in range(8):
             start = step % 3 * 32
-            expected, portion = shape.portion(source.read(0, start, start + 32)), feeder.take()
+            expected, portion = shape.portion(source.read(0, start, start + 32)), feeder.next_portion()
             assert np.array_equal(portion.rows, expected.rows)
             assert np.array_equal(portion.dense, expected.dense)
             assert np.array_equal(portion.labels, expected.labels)
@@ -74,7 +74,7 @@ def test_a_feeder_that_dies_is_reported(tmp_path: Path) -> None:
     feeder = Feeder(tmp_path / "nowhere.yaml", portion_shape(small(100)))
     try:
         with pytest.raises(RoleError, match="the process that reads batches"):
-            feeder.take()
+            feeder.next_portion()
     finally:
         feeder.close()
 
@@ -82,29 +82,29 @@ def test_a_feeder_that_dies_is_reported(tmp_path: Path) -> None:
 def losses(trainer: DenseBaseline, run: Run, steps: int) -> list[float]:
     ring = RingPortions(run, portion_shape(run), 8)
     trainer.prepare()
-    return [trainer.train(ring.take()) for _ in range(steps)]
+    return [trainer.train(ring.next_portion()) for _ in range(steps)]
 
 
 def test_torch_memorizes_its_batches() -> None:
     run = small(3200, "optimizer=adagrad", "optimizer.embedding.lr=0.1", "optimizer.dense.lr=0.05")
-    told = losses(TorchBaseline(run, portion_shape(run).sizes), run, 400)
+    told = losses(TorchBaseline(run), run, 400)
     assert np.mean(told[-8:]) < 0.8 * np.mean(told[:8])
 
 
 def test_torch_moves_only_the_rows_of_the_batch() -> None:
     run = small(3200, "optimizer=adagrad", "optimizer.embedding.lr=0.1")
-    trainer = TorchBaseline(run, (20, 300))
-    before = [trainer.row(number).copy() for number in range(320)]
+    trainer = TorchBaseline(run)
+    before = trainer._bag.weight.detach().clone()
     rows = np.array([[4, 21], [4, 22]], np.int64)
     trainer.train(Portion(np.ones((2, 2), np.float32), np.ones((2, 1), np.float32), np.empty(0, np.float32), rows))
-    moved = [number for number in range(320) if not np.array_equal(before[number], trainer.row(number))]
-    assert moved == [4, 21, 22]
+    moved = (before != trainer._bag.weight.detach()).any(1).nonzero()
+    assert moved.view(-1).tolist() == [4, 21, 22]
 
 
 @pytest.mark.parametrize("optimizer", sorted({*kinds(Optimizer)} - {*kinds(DenseOptimizer)}))
 def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
     with pytest.raises(UserError, match="torch has no sparse optimizer"):
-        TorchBaseline(small(3200, f"optimizer={optimizer}"), (20, 300))
+        TorchBaseline(small(3200, f"optimizer={optimizer}"))
 
 
 @pytest.mark.parametrize("dense", ["adagrad", "adam"])
@@ -112,14 +112,18 @@ def test_tables_in_a_graph_train_as_a_sparse_embedding_bag(dense: str) -> None:
     words = [f"optimizer.dense={{kind: {dense}, lr: 0.02}}", "optimizer.embedding.lr=0.1"]
     run = small(320, "optimizer=adagrad", "optimizer.embedding.initial_accumulator_value=0.1", *words)
     shape = portion_shape(run)
-    plain, ours = TorchBaseline(run, shape.sizes), GraphedTables(run, shape.sizes, HostQueue())
+    plain, ours = TorchBaseline(run), GraphedTables(run, HostQueue())
     with torch.no_grad():
         plain._bag.weight.copy_(ours._weights[:-1])
     portions = RingPortions(run, shape, 4)
-    batches = [portions.take() for _ in range(8)]
+    batches = [portions.next_portion() for _ in range(8)]
     expected = [plain.train(each) for each in batches]
     losses = [ours.train(each) for each in batches]
     assert losses[SLOTS + 1 :] == pytest.approx(expected[1 : len(expected) - SLOTS], rel=1e-5)
-    assert ours.settle() == pytest.approx(expected[-1], rel=1e-5)
-    for row in batches[0].rows[:4].reshape(-1).tolist():
-        np.testing.assert_allclose(ours.row(row), plain.row(row), rtol=1e-4, atol=1e-6)
+    assert ours.finish() == pytest.approx(expected[-1], rel=1e-5)
+    torch.testing.assert_close(ours._weights[:-1], plain._bag.weight.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_baseline_that_is_unknown() -> None:
+    with pytest.raises(UserError, match="there is no baseline 'jax'; there are torch and dense"):
+        choose_baselines(small(3200), ["torch", "jax"])

@@ -46,12 +46,9 @@ CRITEO = ("conf=criteo", "embedding.memory=100MiB")
         (["capacity", "conf=criteo", "embedding.capacity=1000"], "embedding.capacity"),
         (["capacity", "conf=adult_income"], "dataset.generator"),
         (["capacity", *CRITEO, "cluster=embedded"], "cluster=local"),
-        (["scaling", "dataset=tiny", "cluster=embedded"], "cluster=local"),
-        (["scaling", "dataset=tiny", "cluster.pin={nn_worker: 0}"], "cluster.pin"),
-        (["scaling", "dataset=tiny", "train.batch_size=1"], "train.batch_size"),
     ],
 )
-def test_sizes_and_replicas_that_cannot_be_measured(persia, words: list[str], named: str) -> None:
+def test_sizes_that_cannot_be_measured(persia, words: list[str], named: str) -> None:
     ended = persia("bench", *words)
     assert (ended.code, ended.out) == (2, "")
     assert named in ended.err

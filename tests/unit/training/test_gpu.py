@@ -1,4 +1,4 @@
-"""The GPU path, if there is a GPU: whole steps against those on the CPU, and the checks of `scripts/gpu_check.py`."""
+"""The GPU path, if there is a GPU: whole steps against those on the CPU, and the checks of `scripts.measure gpu`."""
 
 from collections.abc import Iterator
 
@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.bench.baselines import trainers
-from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
+from persia_cli.bench import baselines
+from persia_cli.bench.baselines import DenseBaseline, TorchBaseline
 from persia_cli.bench.portions import RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
 from persia_cli.training.device import CPU, choose_device, prepare_torch
 from persia_cli.training.distributed import World
 from persia_cli.training.optimizer import dense_optimizer
 from persia_cli.training.step import DenseStep
-from scripts.gpu.batches import HISTORY
-from scripts.gpu.compiled import check_compiled
-from scripts.gpu.networks import check_networks
-from scripts.gpu.paths import check_paths
-from scripts.gpu.report import Finding, Findings
+from scripts.measure import targets
+from scripts.measure.gpu import Check, run_checks
+from scripts.measure.gpu.batches import HISTORY
+from scripts.measure.gpu.networks import compiling_checks, network_checks
+from scripts.measure.gpu.paths import path_checks
 from tests.support.small import WORDS
 from tests.unit.model.kinds import KINDS, name
 from tests.unit.training.batches import DENSE, GROUPS, OPTIMIZERS, inputs, network, settings
@@ -35,46 +35,40 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def _as_a_rank_has_it() -> Iterator[None]:
-    with trainers.settings_kept():
+    with baselines.settings_kept():
         prepare_torch(1)
         yield
 
 
-def endless() -> float:
-    """No deadline."""
-    return 1e9
-
-
-def failed(findings: Findings) -> list[str]:
-    """The lines of failed checks, among others."""
-    found = list(findings)
-    assert found
-    return [each.line() for each in found if isinstance(each, Finding) and each.verdict not in ("PASS", "INFO")]
+def failed(checks: dict[str, Check]) -> list[str]:
+    """Run checks; return the lines of those that fail."""
+    judged = targets.judge(list(run_checks(checks, lambda: 1e9)))
+    assert judged
+    return [each.line() for each in judged if not each.met]
 
 
 @pytest.mark.parametrize("model", SMALL)
 def test_every_network_is_what_it_is_on_the_cpu(model: str) -> None:
-    assert failed(check_networks({model: SMALL[model]}, choose_device("cuda", 0), endless)) == []
+    assert failed(network_checks({model: SMALL[model]}, choose_device("cuda", 0))) == []
 
 
 def test_the_ways_between_host_and_gpu() -> None:
-    assert failed(check_paths(SMALL["dlrm"], choose_device("cuda", 0), endless)) == []
+    assert failed(path_checks(SMALL["dlrm"], choose_device("cuda", 0))) == []
 
 
 @pytest.mark.slow
 def test_a_compiled_network_is_the_plain_one() -> None:
-    assert failed(check_compiled({"ffnn": SMALL["ffnn"]}, choose_device("cuda", 0), endless)) == []
+    assert failed(compiling_checks({"ffnn": SMALL["ffnn"]}, choose_device("cuda", 0))) == []
 
 
 @pytest.mark.parametrize("kind", [DenseBaseline, TorchBaseline])
 def test_baselines_train_on_it_too(kind: type[DenseBaseline]) -> None:
     words = [*WORDS, "dataset.generator.train_rows=320", "optimizer=adagrad", "train.device=cuda"]
     run = compose_run(words)
-    shape = portion_shape(run)
-    trainer = kind(run, *([shape.sizes] if kind is TorchBaseline else []))
+    trainer = kind(run)
     assert trainer.gpu is not None
-    ring = RingPortions(run, shape, 4)
-    losses = [trainer.train(ring.take()) for _ in range(200)]
+    ring = RingPortions(run, portion_shape(run), 4)
+    losses = [trainer.train(ring.next_portion()) for _ in range(200)]
     assert np.mean(losses[-4:]) < np.mean(losses[:4])
 
 

@@ -21,8 +21,8 @@ from persia_cli.training.loss import Objective
 from persia_cli.training.optimizer import dense_optimizer
 from persia_cli.training.step import DenseStep
 from persia_cli.wire.messages import GroupRows
-from scripts.gpu.batches import HISTORY, random_ids, random_samples, shape_for
-from scripts.gpu.host_queue import HostQueue, HostSlot
+from scripts.measure.gpu.batches import HISTORY, random_ids, random_samples, shape_for
+from scripts.measure.gpu.host_queue import HostQueue, HostSlot
 from tests.unit.model.kinds import AUXILIARY, KINDS, name
 from tests.unit.training.batches import DENSE, GROUPS, ROWS, group_rows, network, samples, settings
 

@@ -19,7 +19,7 @@ from persia_cli.training.graphs.device_queue import LANES, DeviceLanes, Moments
 from persia_cli.training.graphs.step import GraphedStep
 from persia_cli.training.graphs.training import FINISHING, GraphedTraining
 from persia_cli.training.step import Scored
-from scripts.gpu.host_queue import HostQueue
+from scripts.measure.gpu.host_queue import HostQueue
 from tests.support.jobs import evaluation, losses, staleness, train
 from tests.support.runs import make_run
 from tests.support.small import WORDS

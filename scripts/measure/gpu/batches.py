@@ -111,18 +111,26 @@ class Trainer:
         self._rng = np.random.default_rng(seed)
         self.rows = self._rng.standard_normal((IDS, model.dim), np.float32) * np.float32(0.1)
 
-    def train(self, number: int, size: int, moves: bool = True) -> tuple[Floats, Floats]:
-        """Run the next step, and update if `moves`; return its logits and the gradients of its rows."""
+    def batch(self, size: int) -> tuple[Samples, NDArray[np.int64], list[GroupRows]]:
+        """Return the next samples, their unique ids, and the rows of these as two servers send them."""
         samples = random_samples(self.shape, size, self._rng)
         ids, group = random_ids(self.shape, size, self._rng)
         blocks = [encode_rows(part, "float32") for part in np.array_split(self.rows[ids], 2)]
-        result = self.step.train(number, samples, [GroupRows(blocks, group.inverse, group.offsets)])
-        gradient = result.gradients[0]
+        return samples, ids, [GroupRows(blocks, group.inverse, group.offsets)]
+
+    def move(self, ids: NDArray[np.int64], gradient: Floats) -> None:
+        """Move rows against their gradients."""
+        greatest = float(np.abs(gradient).max(initial=1e-30))
+        self.rows[ids] -= np.float32(MOVED / greatest) * gradient
+
+    def train(self, number: int, size: int, moves: bool = True) -> tuple[Floats, Floats]:
+        """Run the next step, and update if `moves`; return its logits and the gradients of its rows."""
+        samples, ids, groups = self.batch(size)
+        result = self.step.train(number, samples, groups)
         if moves:
             self.step.update()
-            greatest = float(np.abs(gradient).max(initial=1e-30))
-            self.rows[ids] -= np.float32(MOVED / greatest) * gradient
-        return result.logits, gradient
+            self.move(ids, result.gradients[0])
+        return result.logits, result.gradients[0]
 
     def trajectory(self, steps: int, size: int) -> Trajectory:
         """Run some batches without updates, then train some steps."""
@@ -130,9 +138,3 @@ class Trainer:
         logits = [self.train(number, size)[0] for number in range(steps)]
         weights = [weight.detach().float().cpu().numpy().reshape(-1) for weight in self.module.parameters()]
         return Trajectory(probes, logits, self.rows, np.concatenate(weights))
-
-
-def deviation(ours: Floats, reference: Floats) -> float:
-    """Return the Euclidean norm of the difference over that of the reference."""
-    exact = reference.astype(np.float64).reshape(-1)
-    return float(np.linalg.norm(ours.reshape(-1) - exact)) / max(float(np.linalg.norm(exact)), 1e-12)

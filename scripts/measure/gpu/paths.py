@@ -1,12 +1,14 @@
 """Checks of each path between host and GPU: copies, pooling, random numbers, reproducibility, checkpoints, memory."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from persia_cli.bench.result import Result
 from persia_cli.config.schema import DenseAdagrad, Model
 from persia_cli.errors import UserError
 from persia_cli.kernels.batch.pool import MODES
@@ -18,38 +20,31 @@ from persia_cli.training.distributed import World
 from persia_cli.training.inputs import GroupShape
 from persia_cli.training.pooling import DevicePooling, GroupPooling
 from persia_cli.wire.messages import GroupRows
-from scripts.gpu.batches import Trainer, deviation
-from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
+from scripts.measure.gpu import Check, checked, compared, deviation
+from scripts.measure.gpu.batches import Trainer
 
 COPIES, POOLED, BATCH = 200, 60, 512
-NEAR = 1e-5
+NEAR, GOES_ON = 1e-5, 1e-4
+"""Greatest allowed deviations: of pooling from the kernels, and of training that goes on from a checkpoint."""
 ADAGRAD = DenseAdagrad(kind="adagrad", lr=0.05)
 """An optimizer whose state does not amplify rounding errors."""
 
 
-def check_paths(model: Model, device: torch.device, left: Left) -> Findings:
-    """Run each check; `model` is any network."""
+def path_checks(model: Model, device: torch.device) -> dict[str, Check]:
+    """Return a check of each path; `model` is any network."""
     prepare_torch(torch.get_num_threads())
     World(device=device)
-    checks: dict[str, Callable[[], Finding]] = {
-        "pinned staging": lambda: _copies(device),
-        "pooling on the device": lambda: _pooling(device),
-        "random numbers": lambda: _random(device),
-        "the same bits again": lambda: _again(model, device),
-        "checkpoints": lambda: _checkpoint(model, device),
-        "a full memory": lambda: _full(device),
+    checks: dict[str, Check] = {
+        "pinned staging": partial(_copies, device),
+        "pooling on the device": partial(_pooling, device),
+        "random numbers": partial(_random, device),
+        "the same bits again": partial(_again, model, device),
+        "checkpoints": partial(_checkpoint, model, device),
     }
-    for name, check in checks.items():
-        if left() < 5.0:
-            yield left_out(name)
-            continue
-        try:
-            yield check()
-        except Exception as error:
-            yield failed(name, error)
+    return checks if device.type == "cpu" else checks | {"a full memory": partial(_full, device)}
 
 
-def _copies(device: torch.device) -> Finding:
+def _copies(device: torch.device) -> Iterator[Result]:
     """Check copies to the device and back, while the device is busy with other work."""
     copier, rng = Copier(device), np.random.default_rng(0)
     side = 64 if device.type == "cpu" else 1024
@@ -69,11 +64,11 @@ def _copies(device: torch.device) -> Finding:
         wrong += not np.array_equal(there[1].cpu().numpy(), numbers)
         nbytes += floats.nbytes + numbers.nbytes
     pinned = device.type == "cpu" or copier.buffer((8,), torch.float32).is_pinned()
-    figures = f"{2 * COPIES} arrays, {nbytes / 2**20:,.0f} MiB, {wrong} wrong; pinned: {pinned}"
-    return judged("pinned staging", pinned and not wrong, figures)
+    note = f"{2 * COPIES} arrays, {nbytes / 2**20:,.0f} MiB, {wrong} wrong; pinned: {pinned}"
+    yield checked("pinned staging", pinned and not wrong, note)
 
 
-def _pooling(device: torch.device) -> Finding:
+def _pooling(device: torch.device) -> Iterator[Result]:
     """Compare any mixture of poolings and hash stacks with the kernels, forward and backward."""
     rng, worst = np.random.default_rng(2), 0.0
     for _ in range(POOLED):
@@ -94,10 +89,7 @@ def _pooling(device: torch.device) -> Finding:
             masks = [mask.float() for _, mask in sequences.values()]
             results.append([each.detach().cpu().numpy() for each in (*values, *masks, gradient)])
         worst = max(worst, *(deviation(mine, kernels) for kernels, mine in zip(*results, strict=True)))
-    figures = (
-        f"{POOLED} mixtures of features, greatest relative deviation from the kernels {worst:.1e} (at most {NEAR:.0e})"
-    )
-    return judged("pooling on the device", worst <= NEAR, figures)
+    yield compared("pooling on the device", {"all": worst}, {"all": NEAR}, f"{POOLED} mixtures of features")
 
 
 def _group(rng: np.random.Generator) -> tuple[GroupShape, GroupRows, int]:
@@ -116,7 +108,7 @@ def _group(rng: np.random.Generator) -> tuple[GroupShape, GroupRows, int]:
     return GroupShape(dim, features, wire, rounds), GroupRows(rows, inverse, offsets), size
 
 
-def _random(device: torch.device) -> Finding:
+def _random(device: torch.device) -> Iterator[Result]:
     drawn = []
     plain = torch.rand(64, device=device)
     for seed in (5, 5, 6):
@@ -124,16 +116,16 @@ def _random(device: torch.device) -> Finding:
             drawn.append(torch.rand(64, device=device))
     fine = torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     fine = fine and not torch.equal(plain, torch.rand(64, device=device))
-    return judged("random numbers", fine, "they follow from the seed, and others go on where they were")
+    yield checked("random numbers", fine, "they follow from the seed, and others go on where they were")
 
 
-def _again(model: Model, device: torch.device) -> Finding:
+def _again(model: Model, device: torch.device) -> Iterator[Result]:
     first, again = (Trainer(model, World(device=device)).trajectory(5, BATCH) for _ in range(2))
     same = np.array_equal(first.weights, again.weights) and np.array_equal(first.rows, again.rows)
-    return judged("the same bits again", same, f"two runs of 5 steps of {model.kind}")
+    yield checked("the same bits again", same, f"two runs of 5 steps of {model.kind}")
 
 
-def _checkpoint(model: Model, device: torch.device) -> Finding:
+def _checkpoint(model: Model, device: torch.device) -> Iterator[Result]:
     """Check a checkpoint written on the device: it is read there and on the CPU, and training goes on."""
     first, *followers = (Trainer(model, World(device=place), dense=ADAGRAD) for place in (device, device, CPU))
     first.trajectory(3, BATCH)
@@ -145,19 +137,17 @@ def _checkpoint(model: Model, device: torch.device) -> Finding:
             load_dense(Path(folder), follower.module, follower.step.optimizer)
             follower.rows[...] = first.rows
     on, *others = (each.trajectory(3, BATCH).weights for each in (first, *followers))
-    there, here = (deviation(other, on) for other in others)
-    figures = f"relative deviation after 3 more steps: {there:.1e} there, {here:.1e} on the CPU (at most 1e-4)"
-    return judged("checkpoints", max(there, here) <= 1e-4, figures)
+    apart = {"there": deviation(others[0], on), "on the CPU": deviation(others[1], on)}
+    yield compared("checkpoints", apart, dict.fromkeys(apart, GOES_ON), "after 3 more steps")
 
 
-def _full(device: torch.device) -> Finding:
+def _full(device: torch.device) -> Iterator[Result]:
     """Check that a request for more memory than the GPU has is refused with a sentence, and that the GPU goes on."""
-    if device.type == "cpu":
-        return Finding("a full memory", "INFO", "this is checked on a GPU only")
     try:
         with explained_full_memory(device, 1, 16):
             torch.empty(1 << 45, dtype=torch.uint8, device=device)
     except UserError as error:
         works = float(torch.ones(8, device=device).sum()) == 8.0
-        return judged("a full memory", works, str(error))
-    return judged("a full memory", False, "32 TiB were given")
+        yield checked("a full memory", works, str(error))
+    else:
+        yield checked("a full memory", False, "32 TiB were given")

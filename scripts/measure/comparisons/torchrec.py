@@ -1,17 +1,91 @@
-"""The whole model in one process with TorchRec's tables; `scripts/compare_torchrec.py` describes how to install it."""
+"""Samples per second of DLRM against TorchRec in one process, alternating on the same batches.
+
+    python -m scripts.measure torchrec
+    python -m scripts.measure torchrec --dims 16 --source loader -- train.threads=2 dataset.path=data/criteo
+
+Persia is the default job on this machine. TorchRec has an `EmbeddingBagCollection` that fuses the backward pass with
+Adagrad or row-wise Adagrad (FBGEMM on the CPU), in one process with the same network, loss and dense optimizer. The
+batches have 4,096 samples of Criteo's shape: the prepared data, or those of its generator while that is missing. Tables
+of dim 64 have a fourth, and of dim 128 an eighth of Criteo's rows, so that all take about 2 GiB. The ratio is the
+median over rounds, each of two neighbouring turns.
+
+TorchRec needs a separate environment, since it asks for another FBGEMM and another torchmetrics than it needs:
+
+    python -m venv torchrec && . torchrec/bin/activate
+    pip install -e . torch==2.13.0 tensordict tqdm pyre-extensions iopath
+    pip install --no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0
+"""
 
 import gc
+import logging
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
+from itertools import product
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
-from persia_cli.bench.baselines.trainers import SPARE, DenseBaseline
+from persia_cli.bench.baselines import SPARE, DenseBaseline
+from persia_cli.bench.compare import RING, compare
 from persia_cli.bench.machine import available_bytes
-from persia_cli.bench.portions import Portion
+from persia_cli.bench.portions import Portion, table_sizes
+from persia_cli.bench.result import Result
+from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Adagrad, RowwiseAdagrad, Run
 from persia_cli.errors import UserError
+from persia_cli.observe.machine import this_processor
+from scripts.measure import CRITEO, Given, Note
+
+DIMS = (16, 64, 128)
+OPTIMIZERS = ("adagrad", "rowwise_adagrad")
+PRECISIONS = ("float32", "bfloat16")
+
+
+def options(parser: ArgumentParser) -> None:
+    """Add the options of this comparison."""
+    fast = PRECISIONS if this_processor().has_bfloat16 else PRECISIONS[:1]
+    parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
+    parser.add_argument("--optimizers", nargs="+", default=OPTIMIZERS, choices=OPTIMIZERS)
+    parser.add_argument("--precisions", nargs="+", default=fast, choices=PRECISIONS)
+    parser.add_argument("--source", default="ring", choices=("ring", "loader"), help="ring: batches in memory")
+    parser.add_argument("--steps", type=int, default=32, help="steps that a turn measures")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="other settings of both sides, after --")
+
+
+def run_of(dim: int, optimizer: str, precision: str, overrides: Sequence[str]) -> Run:
+    """Return the run that both sides train; `overrides` replace its settings."""
+    sizes = [max(1, rows * DIMS[0] // dim) for rows in CRITEO] if dim > DIMS[0] else CRITEO
+    return compose_run(
+        [
+            "conf=criteo",
+            "cluster=local",
+            "model=dlrm",
+            f"model.dim={dim}",
+            f"dataset.generator.cardinalities={[*sizes]}",
+            f"optimizer={optimizer}",
+            "train.batch_size=4096",
+            f"train.precision={precision}",
+            *overrides,
+        ]
+    )
+
+
+def measure(given: Given, note: Note) -> Iterator[Result]:
+    """Measure one run after the other."""
+    logging.disable(logging.WARNING)
+    steps, ring = (4, 2) if given.quick else (given.steps, RING)
+    for dim, optimizer, precision in product(given.dims, given.optimizers, given.precisions):
+        run = run_of(dim, optimizer, precision, given.overrides)
+        for result in compare(run, [TorchRecBaseline], [given.source], steps, given.rounds, note, ring):
+            ours, theirs = result.sides
+            ratios = [mine / other for mine, other in zip(ours.rates, theirs.rates, strict=True)]
+            sides = [replace(ours, ratios={theirs.name: median(ratios)}), theirs]
+            name = f"dim {dim}, {optimizer}, {precision}, {run.train.threads} threads, {given.source}"
+            yield Result("", name, result.unit, sides, given.rounds, steps, f"{min(ratios):.3f} to {max(ratios):.3f} x")
 
 
 class TorchRecBaseline(DenseBaseline):
@@ -22,9 +96,9 @@ class TorchRecBaseline(DenseBaseline):
 
     name = "torchrec"
 
-    def __init__(self, run: Run, sizes: tuple[int, ...]) -> None:
+    def __init__(self, run: Run) -> None:
         """Make the tables; raises UserError without TorchRec, for what its tables lack, and if they do not fit."""
-        optimizer = run.optimizer.embedding
+        optimizer, sizes = run.optimizer.embedding, table_sizes(run)
         if not isinstance(optimizer, Adagrad | RowwiseAdagrad) or optimizer.l2 or optimizer.weight_decay:
             raise UserError(
                 "TorchRec is compared with optimizer.embedding.kind=adagrad or rowwise_adagrad, without l2 and "
@@ -43,7 +117,7 @@ class TorchRecBaseline(DenseBaseline):
                 f"TorchRec needs {needed / 2**30:.1f} GiB for {sum(sizes):,} rows and their optimizer, and "
                 f"{free / 2**30:.1f} GiB of memory are free; set smaller dataset.generator.cardinalities"
             )
-        self._ready = []
+        self._embeddings = []
         kind = torch.optim.Adagrad if isinstance(optimizer, Adagrad) else self._torchrec.optim.RowWiseAdagrad
         self._collection = self._sharded(sizes, kind, {"lr": optimizer.rate, "eps": optimizer.eps})
         self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).reshape(-1, 1)
@@ -68,9 +142,9 @@ class TorchRecBaseline(DenseBaseline):
         rec.optim.apply_optimizer_in_backward(kind, plain.parameters(), settings)
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
         plans = import_module("torchrec.distributed.sharding_plan")
-        place = plans.table_wise(rank=0, compute_kernel="fused")
+        sharding = plans.table_wise(rank=0, compute_kernel="fused")
         plan = plans.construct_module_sharding_plan(
-            plain, dict.fromkeys(self._names, place), local_size=1, world_size=1, device_type="cpu"
+            plain, dict.fromkeys(self._names, sharding), local_size=1, world_size=1, device_type="cpu"
         )
         sharder = import_module("torchrec.distributed.embeddingbag").EmbeddingBagCollectionSharder()
         environment = rec.distributed.ShardingEnv.from_process_group(distributed.group.WORLD)
@@ -119,5 +193,5 @@ def _imported() -> Any:
         return import_module("torchrec")
     except (ImportError, OSError) as error:
         raise UserError(
-            f"TorchRec cannot be imported ({error}): install it as scripts/compare_torchrec.py describes"
+            f"TorchRec cannot be imported ({error}): install it as python -m scripts.measure torchrec --help describes"
         ) from error

@@ -1,4 +1,4 @@
-"""Sizes of models, the ids that they have, and the replicas of a job that is scaled."""
+"""Sizes of models, and the ids that they have."""
 
 import mmap
 import os
@@ -7,10 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from persia_cli.bench.capacity import memory_of_servers, planted_auc, round_ratio, since
-from persia_cli.bench.rounds import TurnFigures
-from persia_cli.bench.scaling import counts_up_to, with_replicas
-from persia_cli.bench.sizes import SKEW, cardinalities_of, parse_sizes, size_in_words, sized_run
+from persia_cli.bench.capacity import (
+    SKEW,
+    cardinalities_of,
+    memory_of_servers,
+    parse_sizes,
+    planted_auc,
+    round_ratio,
+    since,
+    size_text,
+    sized_run,
+)
+from persia_cli.bench.rounds import MeasuredTurn
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.data.read.generator import GeneratedRows
@@ -23,7 +31,7 @@ SHAPE = CRITEO.dataset.generator.cardinalities  # type: ignore[union-attr]
 def test_sizes_are_numbers_of_parameters_in_ascending_order() -> None:
     sizes = parse_sizes("100T, 10m,6.25T,10M,1B,5000")
     assert sizes == [5000, 10**7, 10**9, 6_250_000_000_000, 10**14]
-    assert [parse_sizes(size_in_words(size).replace(" ", "")) for size in sizes] == [[size] for size in sizes]
+    assert [parse_sizes(size_text(size).replace(" ", "")) for size in sizes] == [[size] for size in sizes]
 
 
 @pytest.mark.parametrize("parameters", [10**7, 10**9, 10**14])
@@ -72,7 +80,7 @@ def test_hit_rates_of_the_steps_between_two_lines() -> None:
 
 
 def test_speeds_are_compared_within_rounds() -> None:
-    turn = TurnFigures(100, 1.0, {})
+    turn = MeasuredTurn(100, 1.0, {})
     # The third round was disturbed, for both.
     theirs = [turn, turn, replace(turn, seconds=5.0)]
     ours = [replace(each, seconds=each.seconds * 2) for each in theirs]
@@ -88,17 +96,3 @@ def test_memory_of_servers_is_that_of_their_files() -> None:
         assert 2**18 <= memory_of_servers(pids) <= 2**20
     assert memory_of_servers(pids) == 0
     os.close(file)
-
-
-def test_replicas_are_pinned_in_turn_and_nn_workers_to_as_many_processors_as_threads() -> None:
-    run = compose_run(["conf=criteo", "train.threads=2"])
-    scaled = with_replicas(run, "embedding-worker", 2, [4, 5, 6, 7, 8])
-    assert Run.model_validate_json(scaled.model_dump_json()) == scaled
-    assert scaled.cluster.embedding_workers == 2
-    assert scaled.cluster.pin == {  # type: ignore[union-attr]
-        "embedding_server": ("4",),
-        "embedding_worker": ("5", "6"),
-        "data_loader": ("7",),
-        "nn_worker": ("8,4",),
-    }
-    assert counts_up_to(6) == [1, 2, 4, 6]

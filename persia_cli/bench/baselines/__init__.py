@@ -1,1 +1,0 @@
-"""Baselines for comparison with Persia; these modules may import torch."""

@@ -1,1 +1,0 @@
-"""FuxiCTR and Persia: the same samples, the same networks, the same settings."""
