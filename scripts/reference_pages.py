@@ -1,12 +1,7 @@
-"""Hook of MkDocs: pages of the reference that are generated from the code, so that they cannot differ from it."""
-
-from typing import TYPE_CHECKING
+"""Write the pages of the reference that are generated from the code: `python -m scripts.reference_pages`."""
 
 from scripts import reference_commands, reference_config, reference_journals, reference_messages, reference_networks
-
-if TYPE_CHECKING:
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
+from scripts.readme import ROOT
 
 PAGES = {
     "reference/configuration.md": reference_config.page,
@@ -16,12 +11,7 @@ PAGES = {
     **reference_networks.pages(),
 }
 
-
-def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the generated pages to those of `docs/`."""
-    # Here, since tests read PAGES without mkdocs.
-    from mkdocs.structure.files import File
-
+if __name__ == "__main__":
     for name, page in PAGES.items():
-        files.append(File.generated(config, name, content=page()))
-    return files
+        (ROOT / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / "docs" / name).write_text(page(), encoding="utf-8")

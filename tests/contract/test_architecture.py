@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 
+from persia_cli.wire.frames import BY_KIND
 from scripts.readme import ROOT, blocks
 from tests.contract.test_docs import functions_of
 from tests.unit.test_house import FLOORS
@@ -25,6 +26,13 @@ def package_of(name: str) -> int:
     """Return the layer of a package."""
     [layer] = [layer for layer, packages in enumerate(FLOORS) if name in packages]
     return layer
+
+
+def test_every_message_on_the_way_of_a_batch_is_one() -> None:
+    [diagram] = [block.code for block in blocks(PAGE) if block.code.startswith("sequenceDiagram")]
+    named = re.findall(r"^ +\w--?>>\w: (?:\d+ )?(\w+)", diagram, re.M)
+    assert len(named) > 8
+    assert set(named) <= {kind.__name__ for kind in BY_KIND.values()}
 
 
 def test_the_page_stays_short() -> None:

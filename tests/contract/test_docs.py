@@ -35,7 +35,7 @@ from persia_cli.version import __version__
 from scripts.readme import ROOT, Block, blocks
 
 PAGES = [
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "reference" not in page.parts),  # those are generated
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
 GUIDE = ROOT / "docs" / "guide"

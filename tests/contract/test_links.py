@@ -11,7 +11,7 @@ from scripts.reference_pages import PAGES
 
 DOCS = ROOT / "docs"
 GENERATED = {DOCS / name: page for name, page in PAGES.items()}
-WRITTEN = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("recipes/*/*.md"), *ROOT.glob("tests/*.md")]
+WRITTEN = {*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("recipes/*/*.md"), *ROOT.glob("tests/*.md")}
 
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)|<(https?://[^>]*)>|^\[[^\]]+\]: (\S+)", re.M)
@@ -42,7 +42,7 @@ def is_dead(page: Path, link: str) -> bool:
     return bool(anchor) and anchor not in anchors_of(target)
 
 
-@pytest.mark.parametrize("page", sorted([*WRITTEN, *GENERATED]), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", sorted(WRITTEN | GENERATED.keys()), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     links = ["".join(found) for found in LINK.findall(text_of(page))]
     assert [link for link in links if is_dead(page, link)] == []
