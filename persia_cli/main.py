@@ -37,7 +37,7 @@ from persia_cli.commands import (
     train,
 )
 from persia_cli.commands.options import OUTPUT, examples
-from persia_cli.commands.parser import GroupedCommands, as_user_error, refuse_empty
+from persia_cli.commands.parser import GroupedCommands, WholeLines, as_user_error, refuse_empty
 from persia_cli.engines.output import outlive_readers, require_printed
 from persia_cli.errors import PersiaError
 from persia_cli.version import __version__
@@ -70,14 +70,14 @@ app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=drive.ON_HOST_EXAMPLES)(drive.on_host)
 app.command(hidden=True, epilog=drive.EXAMPLES)(drive.drive)
-app.add_typer(runs.app, name="runs")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(table.app, name="table")
-app.add_typer(keys.app, name="keys")
-app.add_typer(bench.app, name="bench")
-app.add_typer(recipe.app, name="recipe")
-app.add_typer(data.app, name="data")
-app.add_typer(config.app, name="config")
+app.add_typer(runs.app, name="runs", cls=WholeLines)
+app.add_typer(checkpoint.app, name="checkpoint", cls=WholeLines)
+app.add_typer(table.app, name="table", cls=WholeLines)
+app.add_typer(keys.app, name="keys", cls=WholeLines)
+app.add_typer(bench.app, name="bench", cls=WholeLines)
+app.add_typer(recipe.app, name="recipe", cls=WholeLines)
+app.add_typer(data.app, name="data", cls=WholeLines)
+app.add_typer(config.app, name="config", cls=WholeLines)
 
 EXAMPLES = examples(
     "persia train                        # train on the census data that ships with persia",

@@ -1,5 +1,6 @@
 """`persia config`."""
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -151,6 +152,8 @@ def schema() -> None:
 
 
 def _first_comment(file: Path) -> str:
-    """Return a configuration file's description: the comment in its first line, if there is one."""
-    first = file.read_text(encoding="utf-8").partition("\n")[0]
-    return first.lstrip("# ") if first.startswith("#") else ""
+    """Return a configuration file's description: the comment in its first line, up to the end of a sentence."""
+    lines = list(takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines()))
+    text = " ".join(line.lstrip("# ") for line in lines)
+    end = text.find(". ", len(lines[0].lstrip("# ")) - 1) if lines else -1
+    return text if end < 0 else text[: end + 1]

@@ -1,5 +1,6 @@
 """The parser of command lines: commands in groups in `persia --help`, and what it refuses, in sentences."""
 
+import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,6 +20,16 @@ GROUPS = {
     "Develop": ("bench", "trace", "launch-role", "keys"),
 }
 """Titles, and the commands below each."""
+
+
+class WholeLines(TyperGroup):
+    """Commands whose list has the first sentence of each one's help, and does not cut it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            commands = [(name, command) for name, command in self.commands.items() if not command.hidden]
+            formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in commands])
 
 
 class GroupedCommands(TyperGroup):
@@ -87,8 +98,9 @@ def _sentence(error: Any) -> str:
     message = error.format_message().strip().rstrip(".")
     help_ = f"`{command} --help` lists the options"
     message, _, near = message.partition(". Did you mean ")
-    if near:
-        help_ = f"did you mean {near}"
+    similar = [name for name in re.findall(r"'([^']+)'", near) if not _is_hidden(error, name)]
+    if similar:
+        help_ = f"did you mean '{similar[0]}'?"
     elif message.startswith("No such command") and (meant := _command(error)):
         help_ = f"did you mean {meant}?"
     if option is None or not message.startswith("No such option"):
@@ -98,6 +110,11 @@ def _sentence(error: Any) -> str:
     if hint is None and near:
         hint = f"did you mean {near[0]}?"
     return f"{option}: {command} has no such option; {hint or help_}"
+
+
+def _is_hidden(error: Any, name: str) -> bool:
+    """Return True for a command that only other commands run."""
+    return bool(getattr(getattr(error.ctx.command, "commands", {}).get(name), "hidden", False))
 
 
 def _command(error: Any) -> str | None:

@@ -116,6 +116,7 @@ def test_help_ends_with_examples(path: str) -> None:
     lines = [line.strip() for line in ended.output.splitlines() if line.strip()]
     examples = lines[lines.index("Examples:") + 1 :]
     assert examples
+    assert not any(line.endswith("...") for line in lines[1 : lines.index("Examples:")])  # cut, below the usage
     assert all(line.startswith(f"persia {path}".strip()) for line in examples)
 
 

@@ -131,6 +131,7 @@ def test_an_interrupt_of_which_a_library_made_another_error_stays_one(persia, mo
         (("train", "--wombat"), "--wombat: persia train has no such option; `persia train --help`"),
         (("train", "--run-di", "x"), "did you mean --run-dir?"),
         (("trian",), "no such command 'trian'"),
+        (("driv",), "no such command 'driv'; `persia --help` lists the options"),
         (("inspect", "x.csv"), "did you mean persia data inspect?"),
         (("eval", "runs/x", "later.csv"), "--data later.csv"),
         (("train", "--run-dir="), "--run-dir is empty"),
