@@ -4,7 +4,7 @@ Batches have Criteo's shape: 26 features, Zipf ids.
 """
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Literal, get_args
 
@@ -12,20 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
-from persia_cli.kernels.batch import dedup
 from persia_cli.kernels.batch.pool import MODES, pool_backward, pool_forward
 from persia_cli.kernels.rows import cast
 from persia_cli.kernels.toolchain.memory import retain_freed_memory
-from persia_cli.store.batch_rows import RowPlanner, unique_keys
+from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.wire_rows import row_bytes
 from scripts.measure import CRITEO, Given, Note, stores
-from scripts.measure.timing import Timing, alternate, compared
+from scripts.measure.timing import alternate, compared
 
 Half = Literal["bfloat16", "float16"]
 SHAPES = ((1, 26), (10, 3))
 """Ids per sample and feature, and the number of features: all of Criteo's, or the first of them."""
-CAST_BYTES = (1_800_000, 64_000_000)
-"""Bytes of float32 arrays: one fits the cache, one does not."""
+CAST_BYTES = 1_800_000
+"""Bytes of the float32 rows of a message, which a cache holds."""
 
 
 def options(parser: ArgumentParser) -> None:
@@ -42,43 +41,27 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
     samples = 256 if given.quick else stores.BATCH
     dims = given.dims[:1] if given.quick else given.dims
     note("distinct keys")
-    yield from _distinct(given.rounds, samples)
+    yield _distinct(given.rounds, samples)
     for dim, (length, features) in product(dims, SHAPES):
         note(f"pooling, dim {dim}, {length} ids a bag")
         yield from _pool(given.rounds, samples, dim, length, features)
-    for dim, size, half in product(dims, CAST_BYTES[:1] if given.quick else CAST_BYTES, get_args(Half)):
+    for dim, half in product(dims, get_args(Half)):
         note(f"{half}, dim {dim}")
-        yield _cast(given.rounds, dim, size, half)
+        yield _cast(given.rounds, dim, half)
 
 
-def _distinct(rounds: int, samples: int) -> Iterator[Result]:
-    """Measure the distinct keys of a batch, and each id's number among them."""
+def _distinct(rounds: int, samples: int) -> Result:
+    """Measure the distinct keys of a batch from raw ids, each id's number among them, and their order by server."""
     ids = stores.batch(np.random.default_rng(5), CRITEO, samples, skewed=True)
-    layout = stores.layout_of(16, "adagrad", 1_000_000, len(CRITEO))
-    tables = np.repeat(np.arange(26, dtype=np.uint16), samples)
-    keys = np.concatenate([stores.keys_of(row, table) for table, row in enumerate(ids)])
     raw, offsets = ids.reshape(-1).astype(np.uint64), np.arange(ids.size + 1, dtype=np.uint32)
+    planner = RowPlanner(stores.layout_of(16, "adagrad", 1_000_000, len(CRITEO)), 1)
     # numpy gets ids with their feature in the upper bits: it sorts these faster than keys, which are hashes.
     plain = (ids.astype(np.uint64) | np.arange(26, dtype=np.uint64).reshape(-1, 1) << np.uint64(56)).reshape(-1)
-    planner, unique, epoch = RowPlanner(layout, 1), unique_keys(keys.size), 0
-    inverse = np.empty(keys.size, np.int32)
-
-    def number() -> None:
-        nonlocal epoch
-        epoch += 1
-        dedup.number_keys(keys, tables, epoch, unique, inverse)
-
-    timed = alternate(
-        {
-            "dedup of keys": number,
-            "dedup from raw ids: hash, number, order by server": lambda: planner.plan(raw, offsets, samples),
-            "np.unique": lambda: np.unique(plain, return_inverse=True),
-        },
-        rounds,
-    )
-    theirs = timed.pop("np.unique")
-    for name, ours in timed.items():
-        yield compared(name, {OURS: ours, "np.unique": theirs}, keys.size / 1e6, "Mids/s")
+    sides = {
+        OURS: lambda: planner.plan(raw, offsets, samples),
+        "np.unique": lambda: np.unique(plain, return_inverse=True),
+    }
+    return compared("dedup from raw ids", alternate(sides, rounds), raw.size / 1e6, "Mids/s")
 
 
 def _pool(rounds: int, samples: int, dim: int, length: int, features: int) -> Iterator[Result]:
@@ -127,31 +110,24 @@ def _pool(rounds: int, samples: int, dim: int, length: int, features: int) -> It
     yield compared(f"pooling backward, {label}", {OURS: timed["backward"]} | others, units, "Mids/s")
 
 
-def _cast(rounds: int, dim: int, size: int, half: Half) -> Result:
+def _cast(rounds: int, dim: int, half: Half) -> Result:
     """Measure conversion of rows for the wire and back; float16 also scales each row, which torch's copy does not."""
     import torch
 
-    values: NDArray[np.float32] = np.random.default_rng(7).standard_normal((size // 4 // dim, dim), np.float32)
+    values: NDArray[np.float32] = np.random.default_rng(7).standard_normal((CAST_BYTES // 4 // dim, dim), np.float32)
     flat, back = values.reshape(-1), np.empty(values.size, np.float32)
-    wide, wide_back = torch.from_numpy(values), torch.empty(values.shape)
-    narrow = torch.empty(values.shape, dtype=getattr(torch, half))
     block = np.empty(len(values) * row_bytes(dim, half), np.uint8)
-    theirs: dict[str, Callable[[], object]] = {
-        "torch encode": lambda: narrow.copy_(wide),
-        "torch decode": lambda: wide_back.copy_(narrow),
-    }
-    ways: dict[str, Callable[[], object]] = {
-        "encode": lambda: cast.to_bfloat16(flat, block),
-        "decode": lambda: cast.from_bfloat16(block, back),
-    }
-    if half == "float16":
-        ways["encode"] = lambda: cast.to_float16(flat, dim, block)
-        ways["decode"] = lambda: cast.from_float16(block, dim, back)
-    timed = alternate(ways | theirs, rounds)
-    both = {
-        side: Timing(*map(sum, zip(timed[encoding], timed[decoding], strict=True)))
-        for side, encoding, decoding in ((OURS, "encode", "decode"), ("torch copy_", "torch encode", "torch decode"))
-    }
-    note = ", ".join(f"{way} {timed[f'torch {way}'].median / timed[way].median:.2f} x" for way in ways)
-    name = f"{half} encode + decode, dim {dim}, {size / 1e6:g} MB"
-    return compared(name, both, 2 * values.nbytes / 1e9, "GB/s", note)
+    wide, narrow = torch.from_numpy(values), torch.empty(values.shape, dtype=getattr(torch, half))
+    wide_back = torch.empty(values.shape)
+
+    def there_and_back() -> None:
+        if half == "bfloat16":
+            cast.to_bfloat16(flat, block)
+            cast.from_bfloat16(block, back)
+        else:
+            cast.to_float16(flat, dim, block)
+            cast.from_float16(block, dim, back)
+
+    sides = {OURS: there_and_back, "torch copy_": lambda: (narrow.copy_(wide), wide_back.copy_(narrow))}
+    name = f"{half} encode + decode, dim {dim}"
+    return compared(name, alternate(sides, rounds), 2 * values.nbytes / 1e9, "GB/s")

@@ -154,22 +154,16 @@ def _run(folder: Path, *arguments: str) -> None:
 
 def _logistic(rows: Any, labels: Any, scored: Any) -> Any:
     """Return the probability of each scored row: texts as one-hot, numbers standardised, medians for nulls."""
-    from sklearn.compose import ColumnTransformer
+    from sklearn.compose import make_column_selector, make_column_transformer
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    numbers = [*rows.select_dtypes("number")]
-    inputs = ColumnTransformer(
-        [
-            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
-            (
-                "texts",
-                OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5),
-                [name for name in rows if name not in numbers],
-            ),
-        ]
+    texts = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5)
+    numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    inputs = make_column_transformer(
+        (numbers, make_column_selector(dtype_include="number")), (texts, make_column_selector(dtype_exclude="number"))
     )
     model = make_pipeline(inputs, LogisticRegression(max_iter=5000)).fit(rows, labels)
     return model.predict_proba(scored)[:, 1]

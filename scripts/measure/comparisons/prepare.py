@@ -17,6 +17,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -43,8 +44,6 @@ rows.with_columns(*counts, *ids).sink_parquet(
     sys.argv[2] + "/all.parquet", compression="zstd", statistics=True, row_group_size=65536, mkdir=True
 )
 """
-OUR_COMMAND = "-m persia_cli recipe prepare criteo --input {source} --output {output}"
-"""Arguments of Python that prepare a file with our recipe."""
 
 
 def options(parser: ArgumentParser) -> None:
@@ -72,15 +71,8 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
             for _ in range(times):
                 file.write(plain.read_bytes())
         note(f"preparing {rows * times:,} rows, {large.stat().st_size / 2**20:,.0f} MiB of text")
-        output = folder / "output"
-        timed = alternate(
-            {
-                side: Turn(lambda side=side: _prepare(side, large, output), lambda: _remove(output), loops=1)  # type: ignore[misc]
-                for side in (OURS, "polars")
-            },
-            given.rounds,
-            clock=perf_counter,
-        )
+        sides = {side: Turn(partial(_prepare, side, large, folder / side), loops=1) for side in (OURS, "polars")}
+        timed = alternate(sides, given.rounds, clock=perf_counter)
         cores = len(os.sched_getaffinity(0))
         name = f"preparing {rows * times / 1e6:.3g}M rows of Criteo's text on {cores} cores"
         yield compared(name, timed, rows * times, "rows/s")
@@ -105,11 +97,8 @@ def agreed_rows(source: Path, folder: Path) -> int:
 
 
 def _prepare(side: str, source: Path, output: Path) -> None:
-    ours = [each.format(source=source, output=output) for each in OUR_COMMAND.split()]
+    """Prepare a file into a new folder."""
+    shutil.rmtree(output, ignore_errors=True)
+    ours = ["-m", "persia_cli", "recipe", "prepare", "criteo", "--input", str(source), "--output", str(output)]
     command = ours if side == OURS else ["-c", THEIRS, str(source), str(output)]
     subprocess.run([sys.executable, *command], check=True, capture_output=True)
-
-
-def _remove(output: Path) -> None:
-    if output.exists():
-        shutil.rmtree(output)
