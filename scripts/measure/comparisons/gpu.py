@@ -105,7 +105,9 @@ def in_process(name: str, seconds: float, command: Sequence[str]) -> Iterator[Re
                 yield receiver.recv()
             yield checked(f"part {name}", False, "it was stopped at its deadline")
         except EOFError:
-            if process.wait(GRACE_S):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            if process.returncode != 0:
                 yield checked(f"part {name}", False, f"its process ended with {process.returncode}; see above")
         finally:
             for stop in (signal.SIGTERM, signal.SIGKILL):

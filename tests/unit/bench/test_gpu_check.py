@@ -79,7 +79,7 @@ def test_every_case_with_targets_is_measured():
 def test_a_part_reports_progress_and_stops_at_its_deadline():
     program = (
         "import sys, time; from multiprocessing.connection import Connection; "
-        "Connection(int(sys.argv[1])).send('a result'); time.sleep(600)"
+        "sender = Connection(int(sys.argv[1])); sender.send('a result'); time.sleep(600)"
     )
     begin = time.monotonic()
     first, last = gpu.in_process("slow", 10.0, [sys.executable, "-c", program])
