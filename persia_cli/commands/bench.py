@@ -117,7 +117,7 @@ def _compare(
     from persia_cli.bench.baselines import choose_baselines
     from persia_cli.bench.compare import RING, Source, compare
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.job_view import warn_of_slow_precision
+    from persia_cli.commands.plan_view import warn_of_slow_precision
     from persia_cli.commands.screen import err, propose
 
     steps, rounds, ring = (8, 1, 4) if quick else (steps, rounds, RING)

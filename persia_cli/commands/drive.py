@@ -53,7 +53,8 @@ def drive(
 
 
 def _drive(run_dir: Path, overrides: list[str]) -> None:
-    from persia_cli.commands.job_view import score_test, warn_of_slow_precision, warn_of_spent_schedules
+    from persia_cli.commands.job_view import score_test
+    from persia_cli.commands.plan_view import warn_of_slow_precision, warn_of_spent_schedules
     from persia_cli.commands.progress import SCREEN
     from persia_cli.config.record import parsed
     from persia_cli.engines.driver_input import read_input

@@ -43,7 +43,8 @@ def resume(
 
 def _resume(run_dir: Path, overrides: list[str], dry_run: bool) -> None:
     """Go on with the training in a run directory."""
-    from persia_cli.commands.job_view import carry_out, describe_plan, score_test, show_results
+    from persia_cli.commands.job_view import carry_out, score_test, show_results
+    from persia_cli.commands.plan_view import describe_plan
     from persia_cli.commands.progress import SCREEN
     from persia_cli.commands.screen import out
     from persia_cli.jobs.submit import resume_elsewhere

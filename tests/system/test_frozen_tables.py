@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.commands.job_view import warm_start_lines
+from persia_cli.commands.plan_view import warm_start_lines
 from persia_cli.engines.job import JobResult
 from persia_cli.errors import ConfigError
 from persia_cli.store.checkpoints.retention import choose_checkpoint

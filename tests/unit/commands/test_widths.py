@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.job_view import describe_plan
+from persia_cli.commands.plan_view import describe_plan
 from persia_cli.commands.progress import ProgressBar
 from persia_cli.commands.recipe import as_markdown
 from persia_cli.commands.runs_view import show_runs
