@@ -27,10 +27,10 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def command(name: str, text: str) -> str:
-    """Return the command of the code block after the mark `<!-- NAME -->`; raises ValueError if there is none."""
+    """Return the command after the mark `<!-- NAME -->` on one line; raises ValueError if there is none."""
     for block in blocks(text):
         if block.mark == name:
-            return block.code
+            return " ".join(block.code.replace("\\\n", " ").split())
     raise ValueError(f"README.md has no command marked <!-- {name} -->")
 
 

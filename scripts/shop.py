@@ -2,7 +2,8 @@
 
     python -m scripts.shop
 
-writes `recipes/shop`. The files are the same on every machine. A row is one offer to one user. What was planted:
+writes `recipes/shop`. The files are the same on every machine. A row is one offer to one user. The CSV file has no
+`bought`, which is known only after the click that the tutorials predict. What was planted:
 
 - Each user and each item has three hidden tastes. Their product decides most clicks: no single column has it.
 - A user who clicked an item is more likely to click its companion, the item that follows it in its category.
@@ -23,7 +24,9 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).parent.parent / "recipes" / "shop"
 ROWS, USERS, PER_CATEGORY, DAYS = 20_000, 400, 10, 60
-CATEGORIES = ("beds", "chairs", "clocks", "desks", "lamps", "mirrors", "plants", "pots", "rugs", "shelves", "sofas", "vases")
+CATEGORIES = (
+    "beds", "chairs", "clocks", "desks", "lamps", "mirrors", "plants", "pots", "rugs", "shelves", "sofas", "vases",
+)  # fmt: skip
 USUAL_PRICES = (400, 90, 35, 220, 60, 70, 20, 15, 130, 150, 700, 25)
 """Euros, by category."""
 
@@ -39,7 +42,9 @@ def clicks(rows: int = ROWS, seed: int = 2026) -> pa.Table:
     users = rng.choice(USERS, rows, p=_shares(USERS, 0.6))
     offered = rng.choice(items, rows, p=rng.permutation(_shares(items, 0.7)))
     cheap = -0.5 * np.log(price / np.array(USUAL_PRICES)[category])
-    base = -1.9 + 1.0 * (of_users[users] * of_items[offered]).sum(1) + cheap[offered] * np.where(age[users] < 30, 3.0, 1.0)
+    base = (
+        -1.9 + 1.0 * (of_users[users] * of_items[offered]).sum(1) + cheap[offered] * np.where(age[users] < 30, 3.0, 1.0)
+    )
     clicked, last = np.zeros(rows, np.int8), np.full(USERS, -1)
     draws = rng.random(rows)
     for row, (user, item) in enumerate(zip(users, offered, strict=True)):
@@ -87,7 +92,7 @@ def main() -> None:
         use_dictionary=by_value, column_encoding={"time": "DELTA_BINARY_PACKED"},
     )  # fmt: skip
     text = pa.BufferOutputStream()
-    csv.write_csv(table, text, csv.WriteOptions(quoting_style="none"))
+    csv.write_csv(table.drop_columns(["bought"]), text, csv.WriteOptions(quoting_style="none"))
     with (ROOT / "clicks.csv.gz").open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
         packed.write(text.getvalue())
 

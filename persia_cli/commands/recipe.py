@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 LS_EXAMPLES = examples("persia recipe ls")
 SHOW_EXAMPLES = examples("persia recipe show criteo")
-CP_EXAMPLES = examples("persia recipe cp criteo ./mine  # then: persia recipe prepare ./mine --input ...")
+CP_EXAMPLES = examples(
+    "persia recipe cp criteo ./mine  # then: persia recipe prepare ./mine --input ...",
+    "persia recipe cp shop shop      # the clicks of a shop, as a CSV file to try things with",
+)
 PREPARE_EXAMPLES = examples(
     "persia recipe prepare criteo --input train.txt --output data/criteo",
     "persia recipe prepare criteo --input train.txt.gz --output data/criteo --max-bad-rows 100",
@@ -66,10 +69,9 @@ Workers = Annotated[
 def ls() -> None:
     """List the recipes."""
     from persia_cli.commands.screen import err, out, pairs, propose
-    from persia_cli.data.prepare.recipe import list_recipes, load_recipe
+    from persia_cli.data.prepare.recipe import folder_of, list_folders, title_of
 
-    recipes = [load_recipe(name) for name in list_recipes()]
-    pairs(out(), {recipe.name: recipe.title for recipe in recipes})
+    pairs(out(), {name: title_of(folder_of(name)) for name in list_folders()})
     propose(err(), "persia recipe show NAME")
 
 
@@ -77,15 +79,16 @@ def ls() -> None:
 def show(name: Name) -> None:
     """Print a recipe's README: the source of the data, the prepared columns, and the expected results."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.data.prepare.recipe import load_recipe, readme_of
+    from persia_cli.data.prepare.recipe import PREPARE, folder_of, readme_of
 
-    recipe = load_recipe(name)
-    text = readme_of(recipe.folder)
+    folder = folder_of(name)
+    text = readme_of(folder)
     if out().is_terminal:
         out().print(as_markdown(text), crop=False)
     else:
         say(out(), text.rstrip("\n"))
-    propose(err(), f"persia recipe prepare {shlex.quote(name)} --input PATH")
+    step = "prepare {} --input PATH" if (folder / PREPARE).is_file() else "cp {} DIR"
+    propose(err(), f"persia recipe {step.format(shlex.quote(name))}")
 
 
 def as_markdown(text: str) -> "Markdown":
@@ -112,13 +115,18 @@ def cp(
     name: Name,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")],
 ) -> None:
-    """Copy a recipe to a folder of your own, as the start of another one."""
+    """Copy a recipe, or data that ships with Persia, to a folder of your own."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.data.prepare.recipe import copy_recipe, load_recipe
+    from persia_cli.data.prepare.recipe import PREPARE, copy_folder, folder_of
 
-    for file in copy_recipe(load_recipe(name), folder):
+    files = copy_folder(folder_of(name), folder)
+    for file in files:
         say(out(), str(file))
-    propose(err(), f"persia recipe prepare {_as_path(folder)} --input PATH")
+    if folder / PREPARE in files:
+        propose(err(), f"persia recipe prepare {_as_path(folder)} --input PATH")
+    else:
+        data = next(file for file in files if file.suffix not in (".md", ".yaml"))
+        propose(err(), f"persia data inspect {shlex.quote(str(data))} --write dataset.yaml")
 
 
 @app.command(epilog=PREPARE_EXAMPLES)

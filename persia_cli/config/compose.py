@@ -79,9 +79,9 @@ def compose_run(arguments: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         raise ConfigError(f"{request.file}: its defaults refer back to itself{hint}") from None
     OmegaConf.set_struct(config, False)
     replicas.register()
-    named = default_name(request.file, request.written)
+    named = default_name(request.file, request.written, overrides.dataset_file)
     if named is not None and not any(override.startswith("++name=") for override in overrides.hydra):
-        config["name"] = named
+        config["name"], _ = named
     for key, mapping in overrides.replacements.items():
         OmegaConf.update(config, key, mapping, merge=False, force_add=True)
         for override in overrides.hydra:

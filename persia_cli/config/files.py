@@ -79,11 +79,29 @@ def read_primary(file: Path) -> dict[str, Any]:
     return values
 
 
-def default_name(file: Path, values: Mapping[str, Any]) -> str | None:
-    """Return the name of a configuration that has none: its file's, in characters that a folder name may have."""
-    if "name" in values or file.stem == BASE:
+def default_name(file: Path, values: Mapping[str, Any], dataset: str | None) -> tuple[str, str] | None:
+    """Return the name of a configuration that has none, in characters that a folder name may have, and its origin.
+
+    It is that of the file, or, where a file `dataset` describes the data of base, that of the data.
+    """
+    if file.stem == BASE:
+        if dataset is None:
+            return None
+        path = read_dataset_file(dataset).get("path")
+        origin, name = f"the name of the data in {dataset}", _name_of_data(path)
+    elif "name" in values:
         return None
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in file.stem).lstrip("._-") or None
+    else:
+        origin, name = f"the name of {file}", file.stem
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip("._-")
+    return (plain, origin) if plain else None
+
+
+def _name_of_data(path: object) -> str:
+    """Return the name of the file or folder at a path, or at the first of several, without endings such as .csv.gz."""
+    first = path[0] if isinstance(path, list) and path else path
+    text = str(first or "").removeprefix(BUILTIN).rstrip("/")
+    return (text if "://" in text else str(Path(text).resolve())).rpartition("/")[2].partition(".")[0]
 
 
 def hidden_base(primaries: Mapping[str, Path]) -> str:

@@ -71,8 +71,8 @@ def _files(request: ConfigRequest) -> Iterator[Layer]:
     if described:
         layers.append(_layer("dataset", local_path(described), ""))
     yield from layers
-    if (name := default_name(request.file, request.written)) is not None:
-        yield Layer("name", name, f"the name of {request.file}")
+    if (named := default_name(request.file, request.written, request.overrides.dataset_file)) is not None:
+        yield Layer("name", *named)
 
 
 def _defaults(request: ConfigRequest) -> Iterator[Layer]:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.prepare.recipe import PrepareOptions, copy_recipe, load_recipe
+from persia_cli.data.prepare.recipe import PrepareOptions, copy_folder, folder_of, load_recipe
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
 from tests.support.prepared import prepare
@@ -36,7 +36,7 @@ def test_values_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_a_copy_is_a_separate_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    copied = {file.name for file in copy_recipe(load_recipe("my_data"), Path("mine"))}
+    copied = {file.name for file in copy_folder(folder_of("my_data"), Path("mine"))}
     assert {"README.md", "prepare.py", "conf.yaml", "purchases.csv"} <= copied
     code = Path("mine/prepare.py")
     code.write_text(code.read_text().replace('["no", "yes"]', '["yes", "no"]'))

@@ -167,7 +167,7 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
 def _time(column: ColumnProfile) -> Guess:
     if _OF_PEOPLE.search(column.name):
         return Guess("unused", "a date of birth: write ages as numbers")
-    reason = "a time: later ones never occur in training, so parts of it are features"
+    reason = "a time: later ones never occur in training; parts of it do"
     return Guess("time", reason, time=column.hints.time)
 
 

@@ -18,6 +18,9 @@ from persia_cli.errors import count
 USUAL = re.compile(r"^(time_?stamp|time|date|date_?time|ts)$", re.IGNORECASE)
 """Names of the time of a row."""
 _FEW_ROWS = 100
+LATEST = """\
+# The latest rows evaluate and test: a model in use scores rows that come
+# after its training, so a split at random would give too good an AUC."""
 LONG = 100
 """Lists longer than this are cut to a length that 99 % of them do not exceed."""
 _WIDTH = 100
@@ -37,7 +40,8 @@ def suggest_dataset(
     times = {name: guess.time for name, guess in guesses.items() if guess.time is not None}
     parts = [item for name, time in times.items() for item in _parts(name, time, guesses)]
     lines = [
-        "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
+        "# Suggested by `persia data inspect` from names, types and values.",
+        "# Correct what is guessed wrong.",
         "kind: parquet",
         f"path: {_quoted(path)}",
         *([f"format: {wanted}"] if wanted != "auto" else []),
@@ -46,7 +50,7 @@ def suggest_dataset(
         *_listed("dense", [_number(profile.columns[name], guesses[name]) for name in of_role["dense"]]),
         *_listed("sparse", [_feature(profile.columns[name], guesses[name], guesses) for name in ids] + parts),
         *(f"weight: {_quoted(name)}  # if these do not weigh samples, list it in dense" for name in of_role["weight"]),
-        f"split: {_split(profile, times)}",
+        *_split(profile, times),
     ]
     if any(not profile.columns[name].is_complete for name in of_role["dense"]):
         lines.append("fill: 0.0  # in place of null and non-finite dense values")
@@ -143,8 +147,7 @@ def _parts(name: str, time: TimeHint, guesses: dict[str, Guess]) -> list[tuple[s
         while new_name in guesses:
             new_name += "s"
         item = _flow({"name": new_name, "column": name, "transform": part} | _format(time))
-        doubt = guesses[name].doubt
-        features.append((item, f"in UTC{'; ' if doubt else ''}{doubt}{_doubt(time)}"))
+        features.append((item, "; ".join(filter(None, ("in UTC", guesses[name].doubt, _doubt(time))))))
     return features
 
 
@@ -154,22 +157,24 @@ def _format(time: TimeHint) -> dict[str, str]:
 
 def _doubt(time: TimeHint) -> str:
     others = " and ".join(map(repr, time.others))
-    return f"; all values fit {others} too: correct the format if it is another" if others else ""
+    return f"all values fit {others} too: correct the format if it is another" if others else ""
 
 
-def _split(profile: DatasetProfile, times: dict[str, TimeHint]) -> str:
+def _split(profile: DatasetProfile, times: dict[str, TimeHint]) -> list[str]:
+    """Return the lines of the split: the marked one, else by time, else by chance."""
     split = profile.split_rule.split
     if isinstance(split, ColumnSplit | FileSplit):
-        return _flow(split.model_dump(mode="json", exclude_defaults=True))
+        return [f"split: {_flow(split.model_dump(mode='json', exclude_defaults=True))}"]
     able = [name for name, time in times.items() if time.divides and profile.columns[name].is_complete]
     if able:
         first, *others = sorted(able, key=lambda name: USUAL.search(name) is None)
         rule = {"kind": "time", "column": first} | _format(times[first]) | {"eval_fraction": 0.1, "test_fraction": 0.1}
-        other = f"; other times: {', '.join(others)}" if others else ""
-        return f"{_flow(rule)}  # the latest rows{_on_one_line(other)}{_doubt(times[first])}"
+        more = f"other times: {', '.join(others)}" if others else ""
+        notes = "; ".join(filter(None, (more, _doubt(times[first]))))
+        return [LATEST, f"split: {_flow(rule)}{notes and f'  # {_on_one_line(notes)}'}"]
     if profile.rows < _FEW_ROWS:
-        return "{kind: every, n: 10}  # every tenth row evaluates; so few rows have none for a test"
-    return "{kind: hash, eval_fraction: 0.1, test_fraction: 0.1}  # rows at random"
+        return ["split: {kind: every, n: 10}  # every tenth row evaluates; so few rows have none for a test"]
+    return ["split: {kind: hash, eval_fraction: 0.1, test_fraction: 0.1}  # rows at random"]
 
 
 def _flow(values: object) -> str:

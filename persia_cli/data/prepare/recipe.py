@@ -81,10 +81,17 @@ def list_recipes() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in shipped("recipes").glob(f"*/{PREPARE}")))
 
 
+def list_folders() -> tuple[str, ...]:
+    """Return the names of all recipes, and of data that ships without one because it needs no preparation, sorted."""
+    return tuple(sorted(path.parent.name for path in shipped("recipes").glob(f"*/{README}")))
+
+
 def load_recipe(name: str) -> Recipe:
     """Load a recipe by its name, or by the path of its folder; raises DataError for an unknown one."""
-    folder = _folder_of(name)
+    folder = folder_of(name)
     path = folder / PREPARE
+    if not path.is_file():
+        raise DataError(f"{name} needs no preparation; persia recipe cp {name} DIR copies its data")
     spec = spec_from_file_location(f"persia_recipe_{folder.name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -96,8 +103,12 @@ def load_recipe(name: str) -> Recipe:
         raise DataError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(getattr(module, "prepare", None)):
         raise DataError(f"{path} has no function prepare(source, output, options, progress)")
-    title = readme_of(folder).partition("\n")[0].lstrip("# ")
-    return Recipe(folder.name, folder, title, sha256(path.read_bytes()).hexdigest(), module.prepare)
+    return Recipe(folder.name, folder, title_of(folder), sha256(path.read_bytes()).hexdigest(), module.prepare)
+
+
+def title_of(folder: Path) -> str:
+    """Return the first line of a recipe's README."""
+    return readme_of(folder).partition("\n")[0].lstrip("# ")
 
 
 def readme_of(folder: Path) -> str:
@@ -106,7 +117,7 @@ def readme_of(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
+def copy_folder(source: Path, folder: Path) -> list[Path]:
     """Copy a recipe's prepare.py, README, configuration and sample, not its data folder; returns the files made.
 
     Raises DataError if the folder is there already.
@@ -115,19 +126,20 @@ def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
         raise DataError(f"{folder} exists already; name a folder that does not exist")
     try:
         folder.mkdir(parents=True)
-        files = [file for file in sorted(recipe.folder.iterdir()) if file.suffix in (".py", ".md", ".yaml", ".csv")]
+        files = [file for file in sorted(source.iterdir()) if file.suffix in (".py", ".md", ".yaml", ".csv", ".gz")]
         return [Path(copyfile(file, folder / file.name)) for file in files]
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error}") from error
 
 
-def _folder_of(name: str) -> Path:
+def folder_of(name: str) -> Path:
+    """Return the folder of a recipe, or of data that needs none; raises DataError for an unknown one."""
     if "/" in name or name.startswith("."):
         folder = Path(name).resolve()
         if not (folder / PREPARE).is_file():
             raise DataError(f"{name} is not a recipe: there is no {folder / PREPARE}")
         return folder
-    names = list_recipes()
+    names = list_folders()
     if name not in names:
         if (Path(name) / PREPARE).is_file():
             raise DataError(f"no recipe {name} comes with persia; give the folder of this name as ./{name}")

@@ -60,6 +60,17 @@ def test_the_path_inside_is_relative_to_the_file(shop: Path, monkeypatch: pytest
         assert parquet(compose_run([f"dataset={shop}"])).path == path
 
 
+@pytest.mark.parametrize("path", ["clicks.csv.gz", "clicks", "[clicks.csv, more.csv]", "s3://bucket/clicks/"])
+def test_a_run_of_described_data_has_the_name_of_the_data(path: str, shop: Path, user_conf: Path) -> None:
+    shop.write_text(SHOP.replace("path: .", f"path: {path}"))
+    assert compose_run([f"dataset={shop}"]).name == "clicks"
+    assert compose_run([f"dataset={shop}", "name=other"]).name == "other"
+    (user_conf / "mine.yaml").write_text("defaults: [base, _self_]\n")
+    assert compose_run(["conf=mine", f"dataset={shop}"], [user_conf]).name == "mine"
+    shop.write_text(SHOP)  # data in the folder of the file
+    assert compose_run([f"dataset={shop}"]).name == "shop"
+
+
 def test_keys_override_the_file(shop: Path) -> None:
     words = ["dataset.shuffle=false", "dataset.labels=[a,b]", "dataset.split={kind: every, n: 3}"]
     for order in ([f"dataset={shop}", *words], [*words, f"dataset={shop}"]):

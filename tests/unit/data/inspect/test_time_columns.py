@@ -71,6 +71,7 @@ def test_a_time_in_any_form_splits_the_rows_and_makes_features(
     given = {} if form is None else {"format": form}
     split = {"kind": "time", "column": name, **given, "eval_fraction": 0.1, "test_fraction": 0.1}
     assert keys["split"] == split
+    assert "# The latest rows evaluate" in found.suggestion
     parts = ["hour", "weekday"] if len(set(texts)) == ROWS else ["weekday"]
     assert keys["sparse"][-len(parts) :] == [
         {"name": f"{name}_{part}", "column": name, "transform": part, **given} for part in parts

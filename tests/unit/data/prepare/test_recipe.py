@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.data.prepare.recipe import (
-    copy_recipe,
+    copy_folder,
     declared,
     find_file,
+    folder_of,
     kinds_of,
     list_recipes,
     load_recipe,
@@ -54,13 +55,19 @@ def test_a_recipe_of_ones_own_that_will_not_do(tmp_path: Path, text: str, proble
 
 
 def test_a_copy_is_a_separate_recipe(tmp_path: Path) -> None:
-    copied = copy_recipe(load_recipe("adult_income"), tmp_path / "mine")
+    copied = copy_folder(folder_of("adult_income"), tmp_path / "mine")
     assert {file.name for file in copied} >= {"prepare.py", "README.md"}
     mine = load_recipe(str(tmp_path / "mine"))
     assert (mine.name, mine.folder, mine.digest) == ("mine", tmp_path / "mine", load_recipe("adult_income").digest)
     assert not (tmp_path / "mine" / "data").exists()
     with pytest.raises(DataError, match="mine exists already"):
-        copy_recipe(mine, tmp_path / "mine")
+        copy_folder(mine.folder, tmp_path / "mine")
+
+
+def test_data_that_needs_no_preparation_is_copied_too(tmp_path: Path) -> None:
+    assert {file.name for file in copy_folder(folder_of("shop"), tmp_path / "shop")} == {"README.md", "clicks.csv.gz"}
+    with pytest.raises(DataError, match="shop needs no preparation; persia recipe cp shop DIR copies its data"):
+        load_recipe("shop")
 
 
 def test_files_of_a_folder_come_in_natural_order(tmp_path: Path) -> None:
