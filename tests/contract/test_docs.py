@@ -5,7 +5,7 @@ A block of commands (`sh`) or of Python has a mark before it, which names its ch
     <!-- run -->        run in an empty folder, after the page's other blocks of this mark
     <!-- run slow -->   the same, where slow tests run
     <!-- run with LIBRARY -->  the same as run, where this library is installed
-    <!-- dry-run -->    `persia train` with --dry-run; other commands are parsed
+    <!-- dry-run -->    `persia train` with --dry-run, after the blocks of the mark run; other commands are parsed
     <!-- parse -->      commands are parsed: they name what only the reader has
     <!-- checkout -->   the files of the checkout that it names are there
     <!-- file NAME -->  (of any language) written to this file before the page's commands run
@@ -41,7 +41,13 @@ PAGES = [
 GUIDE = ROOT / "docs" / "guide"
 LONG = {"checkpoint-format.md"}
 """Pages whose commands run for half a minute; they run where slow tests do."""
-MAX_WORDS_OF_HOW_TO = 900
+INTERNALS = {"architecture.md", "protocol.md", "kernels.md", "checkpoint-format.md", "serving-format.md"}
+MAX_WORDS_OF_INTERNALS = 7000
+"""Of these pages together, without code."""
+MAX_WORDS_OF_SENTENCE = 25
+MAX_LETTERS_OF_CODE = 78
+"""The site and GitHub cut longer lines. Lines of JSON are data, and those of Mermaid are drawn."""
+USER_PAGES = [page for page in PAGES if page.parent == GUIDE or page.name in ("index.md", "README.md")]
 MARKS = {"run", "run slow", "dry-run", "parse", "checkout"}
 TOP = ("persia_cli", "tests", "conf", "recipes", "scripts", "docs", ".ci")
 
@@ -145,7 +151,7 @@ def test_commands_are_what_the_command_line_knows(page: Path) -> None:
 def test_dry_runs_succeed(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_files(page, tmp_path)
+    run(page, tmp_path, "run")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / ".cache"))
     for words in (words for block in of_marks(page, "dry-run") for words in commands(block)):
@@ -204,10 +210,40 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert [*missing, *files_of_the_checkout(page), *names_of_the_code(page), *constants(page)] == []
 
 
-def test_how_tos_stay_short() -> None:
-    [how_to] = re.findall(r"^  - How-to:\n((?:      - .+\n)+)", (ROOT / "mkdocs.yml").read_text(), re.M)
-    words = {name: len((ROOT / "docs" / name).read_text().split()) for name in re.findall(r"- (\S+)", how_to)}
-    assert {name for name, number in words.items() if number > MAX_WORDS_OF_HOW_TO} == set()
+def without_code(text: str) -> str:
+    return re.sub(r"^( *)```.*?^\1```$", "\n", text, flags=re.M | re.S)
+
+
+def prose(text: str) -> str:
+    """Return a page without its code, tables, headings and comments; a span of code counts as one word."""
+    text = without_code(text)
+    text = re.sub(r"^ *(?:[|#]|!!!|===).*$|<!--.*?-->", "\n", text, flags=re.M)
+    text = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"`[^`]+`", "CODE", text)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page: an item of a list is at least one, and a colon before a list ends one."""
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", prose(text)):
+        yield from re.split(r"(?<=[.!?])[)*_\"]*\s+(?=[\W_]*[A-Z0-9])", " ".join(paragraph.split()))
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.stem)
+def test_sentences_are_short(page: Path) -> None:
+    assert [each for each in sentences(page.read_text()) if len(each.split()) > MAX_WORDS_OF_SENTENCE] == []
+
+
+@every_page
+def test_lines_of_code_are_not_cut(page: Path) -> None:
+    code = [block.code for block in blocks(page.read_text()) if block.language not in ("json", "mermaid")]
+    lines = [line for each in code for line in each.splitlines()]
+    assert [line for line in lines if len(line) > MAX_LETTERS_OF_CODE] == []
+
+
+def test_pages_about_internals_stay_short() -> None:
+    pages = [without_code(page.read_text()) for page in PAGES if page.name in INTERNALS]
+    assert len(pages) == len(INTERNALS)
+    assert len([word for page in pages for word in page.split() if re.search(r"\w", word)]) <= MAX_WORDS_OF_INTERNALS
 
 
 def test_the_changelog_begins_with_this_version() -> None:
