@@ -77,6 +77,17 @@ class KilledError(RoleError):
         self.replica = replica
 
 
+class OrderlyEndError(PersiaError):
+    """The end of a command without an error: its job was stopped, had been finished, or goes on without the command.
+
+    The text has what is saved and how to continue.
+    """
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
 def one_line(error: BaseException) -> str:
     """Return an error's text without line breaks and without a full stop."""
     return " ".join(str(error).split()).removesuffix(".")

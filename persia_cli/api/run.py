@@ -177,7 +177,7 @@ class RunFolder:
         if self._job is not None and self._job.runs and not self._has_driver:
             self._job.stop()
         else:
-            from persia_cli.jobs.ended import OrderlyEndError
+            from persia_cli.errors import OrderlyEndError
             from persia_cli.jobs.follow import stop
 
             with suppress(OrderlyEndError):  # as it should

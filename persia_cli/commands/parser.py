@@ -9,8 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from persia_cli.errors import UserError
-from persia_cli.jobs.ended import OrderlyEndError
+from persia_cli.errors import OrderlyEndError, UserError
 
 GROUPS = {
     "Train": ("train", "resume", "sweep", "plan"),

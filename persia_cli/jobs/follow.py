@@ -25,8 +25,7 @@ from persia_cli.engines.job import ERROR_LINE, JOB, ROLES, JobResult, read_job, 
 from persia_cli.engines.output import has_no_reader
 from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.signals import ENDING_SIGNALS, handling
-from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError, one_line
-from persia_cli.jobs.ended import OrderlyEndError
+from persia_cli.errors import OrderlyEndError, PersiaError, PreemptedError, RoleError, UserError, one_line
 from persia_cli.jobs.reporter import SILENT, Reporter
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, read_journal, understanding

@@ -15,8 +15,7 @@ from persia_cli.data.read.files import is_there, locate
 from persia_cli.engines.job import BEGINNING, anchored, timed, was_started
 from persia_cli.engines.readiness import require_ready
 from persia_cli.engines.resumed import has_failed_to_begin, is_at_work, newest_sound, start_over
-from persia_cli.errors import DataError, UserError
-from persia_cli.jobs.ended import OrderlyEndError
+from persia_cli.errors import DataError, OrderlyEndError, UserError
 from persia_cli.jobs.reporter import SILENT, Reporter
 from persia_cli.jobs.run_dirs import choose_run_dir
 from persia_cli.observe.remote_records import fetch_record, is_to_be_fetched

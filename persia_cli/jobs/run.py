@@ -12,8 +12,7 @@ from persia_cli.engines.engine import engine_here, engine_of
 from persia_cli.engines.job import JobResult
 from persia_cli.engines.rollback import launch_with_rollback
 from persia_cli.engines.signals import PreemptedNow
-from persia_cli.errors import PreemptedError, count
-from persia_cli.jobs.ended import OrderlyEndError
+from persia_cli.errors import OrderlyEndError, PreemptedError, count
 from persia_cli.jobs.plan import plan_saved
 from persia_cli.jobs.reporter import Reporter
 from persia_cli.jobs.run_dirs import claimed

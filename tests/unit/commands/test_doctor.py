@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.doctor import libraries, machine, speed
+from persia_cli.doctor import libraries, machine
 from persia_cli.doctor.finding import Finding
 
 NAMES = "disk cores caches numa memory bandwidth huge_pages shared_memory files versions torch"
@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_written_prevents_training(persia) -> None:
 
 
 def test_the_disk_is_measured_without_leaving_a_file(tmp_path: Path) -> None:
-    found = speed.disk(tmp_path / "runs" / "later")
+    found = machine.disk(tmp_path / "runs" / "later")
     assert found.values["folder"] == str(tmp_path)
     assert min(found.values["write"], found.values["read"]) > 0
     assert list(tmp_path.iterdir()) == []

@@ -16,8 +16,7 @@ from persia_cli.commands.follow import stop
 from persia_cli.config.record import write_run
 from persia_cli.engines.job import record_end
 from persia_cli.engines.processes import RunningProcess, process_of
-from persia_cli.errors import PreemptedError, UserError
-from persia_cli.jobs.ended import OrderlyEndError
+from persia_cli.errors import OrderlyEndError, PreemptedError, UserError
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import plan_job
