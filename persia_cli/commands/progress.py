@@ -22,6 +22,7 @@ from persia_cli.jobs.reporter import Reporter
 from persia_cli.observe import staleness
 from persia_cli.observe.history import outcome_of
 from persia_cli.observe.journal import EVENTS, METRICS, Tail, understanding
+from persia_cli.observe.journal_keys import OF_EVALUATIONS
 from persia_cli.plan.job import Job
 
 Line = Mapping[str, Any]
@@ -138,9 +139,6 @@ class View(Protocol):
 def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Iterator[Callable[[], None]]:
     """Show a job's progress while the context lasts; the function that it yields shows new lines."""
     tails = Tail(run_dir / EVENTS), Tail(run_dir / METRICS)
-    # A rollback restores the metrics up to its checkpoint, which the start before has shown.
-    since = job.rollback.died_at if job.rollback else 0.0
-
     warned_s = -FULL_EVERY_S
 
     def follow(view: View) -> None:
@@ -151,9 +149,11 @@ def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Ite
             view.event({"event": "warning", "time": time.time(), "text": text})
         with understanding(run_dir):
             for line in merge(*(tail.new() for tail in tails), key=lambda line: line["time"]):
+                if _is_restored(line, job):
+                    continue
                 if "event" in line:
                     view.event(line)
-                elif line["time"] >= since:
+                else:
                     view.metrics(line)
 
     if OUTPUT.as_json and not console.is_terminal:
@@ -162,6 +162,14 @@ def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Ite
     else:
         with JobView(console, job, batch_size) as live:
             yield lambda: follow(live)
+
+
+def _is_restored(line: Line, job: Job) -> bool:
+    """Return True for a line up to the checkpoint that a job goes on from, which an earlier start has shown."""
+    if line.get("event", "metrics") not in ("metrics", *OF_EVALUATIONS):
+        return False
+    is_due = job.evaluation_due and line.get("split") != "train"
+    return bool(line["step"] < job.first_step or (line["step"] == job.first_step and not is_due and job.first_step))
 
 
 class JsonView:

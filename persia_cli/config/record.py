@@ -22,6 +22,8 @@ SAMPLES = "samples.arrow"
 """The file of a run directory with some samples, for exports."""
 SWEEP = "sweep.json"
 """The file of a sweep's folder with its request."""
+POINTS = "points"
+"""The folder of a sweep's folder with its runs."""
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 NodeT = TypeVar("NodeT", bound=Node)

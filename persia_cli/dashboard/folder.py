@@ -4,14 +4,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from persia_cli.config.record import CONFIG, SWEEP
+from persia_cli.config.record import CONFIG, POINTS, SWEEP
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.sweeps.folder import RESULTS
 
 DEPTH = 2
 """Runs and sweeps may lie so many folders deep; the points of a sweep lie in its folder `points`."""
-POINTS = "points"
 
 
 class Folder:

@@ -26,6 +26,10 @@ class EmbeddedEngine(Engine):
         """Run a job to its end in this process."""
         return drive(plan, EmbeddedJob, follow)
 
+    def logs_line(self, name: str, role: str) -> str:
+        """Return where the output of replicas goes."""
+        return "the replicas of cluster=embedded are threads of the command, and write to its output"
+
 
 class EmbeddedJob:
     """The threads of one job; `stop` ends all of them, so jobs can run one after another or side by side."""

@@ -127,7 +127,7 @@ class Engine(ABC):
         return ""
 
     def logs_line(self, name: str, role: str) -> str:
-        """Return the command of other programs that prints a role's logs; empty if they are in the run directory."""
+        """Return where a role's logs are, such as a command that prints them; empty if in the run directory."""
         return ""
 
     def require_installed(self) -> None:

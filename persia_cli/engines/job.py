@@ -13,7 +13,7 @@ from persia_cli.config.record import SAMPLES, write_run
 from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
-from persia_cli.engines.resumed import DRIVER, continue_record, is_at_work, locked, metrics_so_far
+from persia_cli.engines.resumed import DRIVER, continue_record, is_at_work, locked, record_so_far
 from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
@@ -134,16 +134,16 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     samples = encoded_samples(plan.run, plan.facts.found) if plan.job.task == "train" else None
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-    metrics = None
+    record = None
     if plan.is_resumed:
-        metrics = metrics_so_far(plan)
+        record = record_so_far(plan)
     else:
         require_free(run_dir)
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
         # Before the record is changed: another machine may have taken the run over.
         claim(path, run_dir, socket.gethostname(), is_at_work)
-    if metrics is not None:
-        continue_record(plan, metrics, MOVED, COPIED)
+    if record is not None:
+        continue_record(plan, record, MOVED, COPIED)
     with writing(run_dir):
         try:
             (run_dir / ROLES).mkdir()

@@ -2,14 +2,16 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from persia_cli.disk import claim_folder, is_held, rename, write_whole, writing
 from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
 from persia_cli.observe.history import EARLIER
-from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal
+from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of, read_journal
+from persia_cli.observe.journal_keys import OF_EVALUATIONS
 from persia_cli.observe.record_state import copies_in
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.locations import Location, location_of
@@ -23,9 +25,10 @@ DAMAGED = ".damaged-"
 """Suffix of the folder of a checkpoint that is damaged, before a number."""
 
 
-def metrics_so_far(plan: JobPlan) -> bytes:
-    """Return the lines of metrics up to the checkpoint with which a job goes on, from the copy in the checkpoint.
+def record_so_far(plan: JobPlan) -> dict[str, bytes]:
+    """Return the record up to the checkpoint with which a job goes on, by the names of its files.
 
+    It has the lines of metrics, from the copy in the checkpoint, and the events that belong to their evaluations.
     Raises CheckpointError if that is damaged, UserError if the run directory is another one and has files.
     """
     others = [path for path in plan.run_dir.iterdir() if path.name not in (WRITER, DRIVER)]
@@ -40,18 +43,34 @@ def metrics_so_far(plan: JobPlan) -> bytes:
         raise CheckpointError(f"{checkpoint} has no copy of {METRICS}; use another checkpoint")
     path = checkpoint / copy.folder / copy.name
     verify(path, copy)
-    return path.read_bytes()[: manifest.progress.metrics_bytes]
+    metrics = path.read_bytes()[: manifest.progress.metrics_bytes]
+    evaluated = {line["step"] for line in _objects(metrics.splitlines(keepends=True)) if line.get("split") == "eval"}
+    events = _source(plan) / EVENTS
+    lines = events.read_bytes().splitlines(keepends=True) if events.exists() else []
+    of_evaluations = [line for line in lines if any(_is_of(event, evaluated) for event in _objects([line]))]
+    return {METRICS: metrics, EVENTS: b"".join(of_evaluations)}
 
 
-def continue_record(plan: JobPlan, metrics: bytes, moved: Sequence[str], copied: Sequence[str]) -> None:
+def _objects(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of lines, without damaged ones, which end no rollback."""
+    yield from (line for line in map(object_of, lines) if line is not None)
+
+
+def _is_of(event: Mapping[str, Any], evaluated: Collection[int]) -> bool:
+    """Return True if an event describes the evaluation of one of these steps."""
+    return event.get("event") in OF_EVALUATIONS and event.get("step") in evaluated
+
+
+def continue_record(plan: JobPlan, record: Mapping[str, bytes], moved: Sequence[str], copied: Sequence[str]) -> None:
     """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
 
     The metrics and the files `moved` and `copied` of the last start move to another folder. The steps after the
-    checkpoint are trained again, so only the lines `metrics` stay. The folder must be `locked`. Raises DiskError.
+    checkpoint are trained again, so only the lines of `record` stay. The folder must be `locked`. Raises DiskError.
     """
     if _source(plan) == plan.run_dir.absolute():
         _set_aside(plan.run_dir, [METRICS, *moved], copied)
-    write_whole(plan.run_dir / METRICS, metrics)
+    for name, lines in record.items():
+        write_whole(plan.run_dir / name, lines)
 
 
 def _source(plan: JobPlan) -> Path:

@@ -19,6 +19,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.errors import PersiaError
 from persia_cli.metric import aim_of, goodness, headlines, keys_of
 from persia_cli.observe.outcome import quality_in
+from persia_cli.plan.length import epoch_steps
 
 CLEAR = 0.003
 """Relative change of a metric that is more than the noise of a seed."""
@@ -76,7 +77,8 @@ def advice(run: Run, steps: int, rows: int, metrics: Sequence[Line]) -> str | No
     if overfits and run.checkpoint.best_by is None and run.checkpoint.at_end:
         return f"{_overfitting(metric, best.step)}: keep the best model, by checkpoint.best_by={key}"
     if is_rising and best.step >= steps:
-        return f"{metric} was still improving at the last evaluation: train longer, by persia resume RUN {_longer(run)}"
+        longer = _longer(run, rows)
+        return f"{metric} was still improving at the last evaluation: train longer, by persia resume RUN {longer}"
     if is_rising and run.train.early_stop is not None:
         patience = 2 * run.train.early_stop.patience
         stop = f"'train.stop_early={{metric: {key}, patience: {patience}}}'"
@@ -136,12 +138,14 @@ def _swings(points: Sequence[_Point]) -> bool:
     return all(a * b < 0 for a, b in pairwise(changes)) and min(map(abs, changes[1:])) > CLEAR
 
 
-def _longer(run: Run) -> str:
-    """Return the setting that doubles the length of a training."""
-    if run.train.steps is not None:
-        return f"train.steps={2 * run.train.steps}"
+def _longer(run: Run, rows: int) -> str:
+    """Return the settings that double the length of a training: for steps also so many epochs, which bound them."""
     assert run.train.epochs != "auto"
-    return f"train.epochs={2 * run.train.epochs}"
+    if run.train.steps is None:
+        return f"train.epochs={2 * run.train.epochs}"
+    steps = 2 * run.train.steps
+    epochs = -(-steps // epoch_steps(run, rows))
+    return f"train.steps={steps}" + (f" train.epochs={epochs}" if epochs > run.train.epochs else "")
 
 
 def _third(rate: float) -> str:

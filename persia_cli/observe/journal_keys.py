@@ -121,6 +121,9 @@ EVENT_KINDS: dict[str, Event] = {
     "tables": Event(("tables",), "at the end: [counters](#counters-of-a-table) by table, over all servers"),
 }
 
+OF_EVALUATIONS = ("reliability", "calibrated")
+"""The events that describe an evaluation: a job that goes on from a checkpoint keeps them with its lines of metrics."""
+
 LOOK_UP_COUNTERS = {
     "look_ups": "all look-ups of training, repeats included",
     "look_ups_known": "those of them that found a row",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.config.explain import leaves
+from persia_cli.config.record import POINTS, SWEEP
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
 from persia_cli.metric import FIGURES
@@ -49,7 +50,9 @@ class Summary:
 
 
 def summaries(folder: Path, now: float) -> list[Summary]:
-    """Return a summary of each run directly in a folder, newest first; `now` in seconds since 1970."""
+    """Return a summary of each run directly in a folder, or of a sweep, newest first; `now` in seconds since 1970."""
+    if (folder / SWEEP).is_file():
+        folder = folder / POINTS
     return _newest_first([summarize(path.parent, now) for path in folder.glob(f"*/{CONFIG}")])
 
 

@@ -162,7 +162,7 @@ def run_dir_of(folder: Path, number: int, point: Point) -> Path:
     values = "-".join(value for _, value in point.swept)
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", values).strip("-.")[:_LONGEST_NAME]
     name = f"{number + 1:03}-{plain}".rstrip("-")
-    tries = (folder / "points" / (name if again == 1 else f"{name}-again-{again}") for again in count(1))
+    tries = (folder / record.POINTS / (name if again == 1 else f"{name}-again-{again}") for again in count(1))
     return next(path for path in tries if not path.exists())
 
 

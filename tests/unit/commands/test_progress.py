@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from persia_cli.commands.options import OUTPUT
 from persia_cli.commands.progress import following
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
-from persia_cli.plan.job import Job, Rollback
+from persia_cli.plan.job import Job
 
 JOB = Job(task="train", run_dir="run", load=None, train_rows=1000, eval_rows=200, steps=10, eval_steps=2)
 TRAINING: dict[str, Any] = {
@@ -102,14 +101,17 @@ def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: boo
     assert "reliability" not in stream.getvalue()
 
 
-def test_after_a_rollback_restored_metrics_are_not_shown_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_due", [False, True])
+def test_restored_metrics_are_not_shown_again(tmp_path: Path, is_due: bool) -> None:
+    """After a rollback or a resume; an evaluation that is due is of the step of the checkpoint."""
     stream = io.StringIO()
     metrics = Journal(tmp_path / METRICS)
     metrics.write(**TRAINING)
-    job = replace(JOB, rollback=Rollback("nn-worker-0", "it died", time.time(), step=4, steps_again=2))
+    job = replace(JOB, first_step=4, evaluation_due=is_due)
     with following(Console(file=stream, width=100), tmp_path, job, 100) as follow:
         follow()
+        metrics.write(**EVALUATION | {"step": 4})
         metrics.write(**TRAINING | {"step": 6})
         follow()
     metrics.close()
-    assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["6/10"]
+    assert [line.split()[2] for line in stream.getvalue().splitlines()] == [*(["4"] if is_due else []), "6/10"]

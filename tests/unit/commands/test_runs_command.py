@@ -49,6 +49,12 @@ def test_every_run_has_a_line_whatever_became_of_it(folder: Path) -> None:
     assert (found["unborn"].step, found["unborn"].auc, found["unborn"].began_s) == (None, None, None)
 
 
+def test_the_runs_of_a_sweep_are_its_points(tmp_path: Path) -> None:
+    made_up_run(tmp_path / "points" / "001-8", 20, phase="done")
+    (tmp_path / "sweep.json").write_text("{}")
+    assert [Path(each.run_dir).name for each in summaries(tmp_path, NOW)] == ["001-8"]
+
+
 @pytest.mark.parametrize(("chosen", "judged"), [(None, 20), (30, 30)])
 def test_a_run_is_judged_by_the_evaluation_it_chose_else_by_its_best(tmp_path: Path, chosen, judged) -> None:
     """The model got worse after step 20 and trained on without an evaluation to step 40."""

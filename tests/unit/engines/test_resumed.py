@@ -10,9 +10,9 @@ import pytest
 
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.engines.job import COORDINATOR_ADDRESS, prepared_run_dir
-from persia_cli.engines.resumed import continue_record, locked, metrics_so_far, newest_of, newest_sound, start_over
+from persia_cli.engines.resumed import continue_record, locked, newest_of, newest_sound, record_so_far, start_over
 from persia_cli.errors import CheckpointError, UserError
-from persia_cli.observe.journal import EVENTS, METRICS, Journal
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, is_being_written
 from persia_cli.observe.record_state import save_copies
 from persia_cli.roles.coordinator.checkpoints import Checkpoints
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, read_manifest, write_checked
@@ -21,8 +21,10 @@ from tests.support.jobs import plan
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 
-BEFORE, AFTER = b'{"step": 5}\n', b'{"step": 9}\n{"step'
+BEFORE, AFTER = b'{"step": 5, "split": "eval"}\n', b'{"step": 9, "split": "eval"}\n{"step'
 """Lines of metrics up to the checkpoint, and what came after it."""
+OF_FIVE = b'{"event": "calibrated", "step": 5}\n'
+EVENT_LINES = OF_FIVE + b'{"event": "saved", "step": 5}\n[]\n{"event": "calibrated", "step": 9}\n'
 
 
 @pytest.fixture
@@ -33,6 +35,7 @@ def checkpoint(tmp_path: Path) -> Path:
     manifest = read_manifest(made)
     progress = msgspec.structs.replace(manifest.progress, metrics_bytes=len(BEFORE))
     (run_dir / METRICS).write_bytes(BEFORE + AFTER)
+    (run_dir / EVENTS).write_bytes(EVENT_LINES)
     files = [*manifest.files, *save_copies(run_dir, made, "run", 0)]
     write_checked(made / MANIFEST, msgspec.structs.replace(manifest, progress=progress, files=files))
     (run_dir / "roles").mkdir()
@@ -46,7 +49,7 @@ def take_up(checkpoint: Path, tmp_path: Path) -> Callable[..., None]:
         job = plan(["conf=synthetic", "cluster=embedded"], run_dir or checkpoint.parents[1])
         job = replace(job, job=replace(job.job, load=str(checkpoint)))
         with locked(job.run_dir):
-            continue_record(job, metrics_so_far(job), moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
+            continue_record(job, record_so_far(job), moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
 
     return take
 
@@ -63,7 +66,7 @@ def test_lines_after_the_checkpoint_go_and_the_last_start_is_kept(
     events = (run_dir / EVENTS).read_bytes()
     take_up()
     assert (run_dir / METRICS).read_bytes() == BEFORE
-    assert not (run_dir / EVENTS).exists()
+    assert (run_dir / EVENTS).read_bytes() == OF_FIVE, "what describes the evaluation that stays"
     assert (run_dir / CHECKPOINTS / "step-12.partial").exists(), "the job may still be refused"
     kept = content(run_dir / "earlier" / "start")
     assert kept == {
@@ -82,7 +85,7 @@ def test_another_folder_gets_a_copy_of_the_lines(
     before = content(checkpoint.parents[1])
     (tmp_path / "other").mkdir()
     take_up(tmp_path / "other")
-    assert content(tmp_path / "other") == {METRICS: BEFORE}
+    assert content(tmp_path / "other") == {METRICS: BEFORE, EVENTS: OF_FIVE}
     assert content(checkpoint.parents[1]) == before
     with pytest.raises(UserError, match="contains other files"):
         take_up(tmp_path / "other")
@@ -122,7 +125,7 @@ def launching(run_dir: Path, checkpoint: Path) -> Iterator[None]:
     (run_dir / COORDINATOR_ADDRESS).write_text("ipc:///tmp/persia-of-the-last-start/coordinator-0\n")
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
     with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):
-        assert not (run_dir / EVENTS).exists()
+        assert not is_being_written(run_dir / EVENTS)
         assert not (run_dir / COORDINATOR_ADDRESS).exists(), "roles would look for the coordinator there"
         yield
 

@@ -42,7 +42,8 @@ LEVEL = curves(FALLING[:4], [0.740, 0.741, 0.741, 0.741])
     ("losses", "aucs", "train", "told"),
     [
         (FALLING[:3], RISING, {}, "auc was still improving at the last evaluation: train longer, by persia"),
-        (FALLING[:3], RISING, {"steps": 300}, "persia resume RUN train.steps=600"),
+        (FALLING[:3], RISING, {"steps": 300, "epochs": 2, "batch_size": 5000}, "RUN train.steps=600 train.epochs=3"),
+        (FALLING[:3], RISING, {"steps": 300, "epochs": 3, "batch_size": 5000}, "RUN train.steps=600"),
         (FALLING[:4], OVERFIT, {}, "keep the best model, by checkpoint.best_by=auc"),
         ([0.5, 0.4, 0.9, 2.0], [0.70, 0.71, 0.66, 0.52], {}, "may help, such as optimizer.dense.lr=0.03"),
         ([0.50, 0.49, 0.48, 0.48, 0.47], [0.70, 0.66, 0.71, 0.67, 0.72], {}, "auc goes up and down"),
@@ -50,7 +51,9 @@ LEVEL = curves(FALLING[:4], [0.740, 0.741, 0.741, 0.741])
 )
 def test_clear_curves(losses: list[float], aucs: list[float], train: dict[str, Any], told: str) -> None:
     said = advice(made(**train), 100 * len(losses), 10**6, curves(losses, aucs))
+    assert said is not None
     assert told in said
+    assert "RUN" not in told or said.endswith(told)
 
 
 @pytest.mark.parametrize(
