@@ -129,9 +129,7 @@ class SortedRows:
                 if not block.keys.size:
                     continue
                 if int(block.keys[0]) < last or (block.keys[1:] < block.keys[:-1]).any():
-                    raise CheckpointError(
-                        f"{part[0].path} is not ordered by key; check it with persia checkpoint verify"
-                    )
+                    raise CheckpointError(f"{part[0].path} is not ordered by key; load an older checkpoint")
                 last = int(block.keys[-1])
                 yield block
 

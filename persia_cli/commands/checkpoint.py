@@ -63,7 +63,7 @@ def ls(run: RunDir, as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples(*VERIFY))
 def verify(folder: Source, as_json: AsJson = False) -> None:
-    """Read all of a checkpoint, or of each one of a run, and name every flaw."""
+    """Compare checksums and counts of a checkpoint, or of each one of a run, and find values that are not finite."""
     import shlex
     from dataclasses import asdict
 

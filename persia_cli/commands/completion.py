@@ -75,7 +75,7 @@ def read_table(load_app: Callable[[], Any]) -> Table:
     source = [str(PACKAGE), max(path.stat().st_mtime_ns for path in sources)]
     with suppress(OSError, ValueError):
         table: Table = json.loads(file.read_bytes())
-        if table["source"] == source:
+        if isinstance(table, dict) and table.get("source") == source:
             return table
     from persia_cli.disk import write_whole
     from persia_cli.errors import DiskError

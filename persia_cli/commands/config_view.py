@@ -14,6 +14,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.examples import as_argument, example_of
 from persia_cli.config.expected import (
     any_of,
+    as_people_write,
     field_default,
     field_expectation,
     is_changeable,
@@ -53,7 +54,7 @@ def explain_key(key: str, overrides: Sequence[str], folders: Sequence[Path], as_
         if as_json:
             facts |= {"value": value, "set_by": source and source._asdict()}
         else:
-            facts |= {"value": spell(value), "set by": source.place if source else unset}
+            facts |= {"value": spell(as_people_write(fields[0], value)), "set by": source.place if source else unset}
     if as_json:
         say_json({"key": key} | facts)
     else:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import NoneType
 from typing import Any, get_args
@@ -10,7 +10,7 @@ from typing import Any, get_args
 import yaml
 from pydantic.fields import FieldInfo
 
-from persia_cli.config.expected import choices, nodes
+from persia_cli.config.expected import as_people_write, choices, nodes
 from persia_cli.config.overrides import quoted
 from persia_cli.shipped import shipped
 
@@ -85,6 +85,7 @@ EXAMPLES: dict[str, Any] = {
     "eval.every_epochs": 1,
     "eval.retrieval": [10, 100],
     "eval.users": 5000,
+    "dataset.raw": [{"columns": ["price"], "read": "number", "steps": ["log1p", "float32"]}],
     "init_from.path": "runs/old",
     "init_from.skip": ["shop", "optimizer"],
     "init_from.tables": {"user": "member"},
@@ -94,11 +95,16 @@ EXAMPLES: dict[str, Any] = {
     "loggers": ["tensorboard", "mlflow"],
     "metrics_port": 9400,
     "model.args": {"hidden": 32},
+    "model.attend": {"item": ["last_items"]},
     "model.experts": 4,
+    "model.file": "net.py",
     "model.gate.first": ["user"],
     "model.gate.second": ["item"],
     "model.hidden": [400, 400],
+    "model.item": ["item", "category"],
+    "model.name": "Net",
     "model.rank": 64,
+    "model.user": ["user", "country"],
     "optimizer.embedding.schedule.every_steps": 10_000,
     "optimizer.embedding.schedule.factor": 0.5,
     "optimizer.embedding.schedule.over_steps": 10_000,
@@ -106,7 +112,9 @@ EXAMPLES: dict[str, Any] = {
 }
 """Key -> example, for keys without a default that no shipped configuration sets, and sizes in bytes."""
 
-ABSENT: tuple[Any, ...] = (None, "", [], {}, ())
+ABSENT: tuple[Any, ...] = (None, "", "???", [], {}, ())
+MAX_LENGTH = 80
+"""Characters of an example, if there is one as short."""
 PLAIN = r"[\w.+/:@ -]+"
 """Texts that need no quotes in an argument."""
 WORD = r"[\w.+-]+"
@@ -115,8 +123,9 @@ WORD = r"[\w.+-]+"
 
 def example_of(key: str, field: FieldInfo) -> Any:
     """Return an example of a key: its default, or one from `conf/`, from the table, or of its choices; None without."""
-    values = (EXAMPLES.get(key), *_defaults(field), _shipped().get(key), *choices(field.annotation))
-    return next((value for value in values if value not in ABSENT), None)
+    values: Sequence[Any] = (EXAMPLES.get(key), *_defaults(field), _shipped().get(key), *choices(field.annotation))
+    values = [value for value in values if value not in ABSENT]
+    return next((value for value in values if len(as_argument(value)) <= MAX_LENGTH), values[0] if values else None)
 
 
 def offered_values(field: FieldInfo) -> list[str]:
@@ -131,7 +140,7 @@ def offered_values(field: FieldInfo) -> list[str]:
 def _defaults(field: FieldInfo) -> list[Any]:
     """Return the default of a field; nothing for a required key and for a group of keys."""
     default = field.get_default(call_default_factory=True)
-    return [] if field.is_required() or nodes(type(default)) else [default]
+    return [] if field.is_required() or nodes(type(default)) else [as_people_write(field, default)]
 
 
 def as_argument(value: Any) -> str:

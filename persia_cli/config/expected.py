@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from persia_cli.config.schema import Node, Run
 from persia_cli.config.schema.base import CHANGEABLE
 from persia_cli.config.schema.dataset import tab_of
-from persia_cli.config.schema.embedding import parse_bytes
+from persia_cli.config.schema.embedding import bytes_text, parse_bytes
 
 _ONE = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _MANY = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false"}
@@ -77,6 +77,9 @@ def follow(root: type[Node], location: Sequence[str | int], values: Any) -> Sche
     return SchemaKey(path, annotation, alternatives, holder, owner)
 
 
+A_SIZE = "a size such as 512MiB or 2GiB"
+
+
 def nodes(annotation: Any) -> list[type[Node]]:
     """Return the config classes that a value of this type may be an instance of."""
     if isinstance(annotation, type) and issubclass(annotation, Node):
@@ -92,7 +95,7 @@ def expectation(annotation: Any, many: bool = False, limits: bool = False) -> st
     """Return a description of the values of this type; with `limits`, also the range of numbers."""
     metadata, annotation = _bare(annotation)
     if any(isinstance(item, BeforeValidator) and item.func is parse_bytes for item in metadata):
-        return "a size such as 512MiB or 2GiB"
+        return A_SIZE
     if annotation is str and any(isinstance(item, MaxLen) and item.max_length <= 2 for item in metadata):
         is_tab = any(isinstance(item, BeforeValidator) and item.func is tab_of for item in metadata)
         return "one or two characters or the word tab" if is_tab else "one character"
@@ -192,8 +195,13 @@ def field_default(field: FieldInfo) -> str:
     if isinstance(value, Node):
         return ""
     names = {None: "null", True: "true", False: "false", "": '""'}
-    value = list(value) if isinstance(value, tuple) else value
+    value = list(value) if isinstance(value, tuple) else as_people_write(field, value)
     return f"; default {names[value] if isinstance(value, str | bool | None) and value in names else value}"
+
+
+def as_people_write(field: FieldInfo, value: Any) -> Any:
+    """Return the value of a field as people write it: a number of bytes as `1GiB`, others unchanged."""
+    return bytes_text(value) if isinstance(value, int) and A_SIZE in field_expectation(field) else value
 
 
 def takes(field: FieldInfo, value: object) -> bool:

@@ -84,7 +84,7 @@ def default_name(file: Path, values: Mapping[str, Any], dataset: str | None) -> 
 
     It is that of the file, or, where a file `dataset` describes the data of base, that of the data.
     """
-    if file.stem == BASE:
+    if file.stem == BASE and values.get("name", BASE) == BASE:
         if dataset is None:
             return None
         path = read_dataset_file(dataset).get("path")

@@ -172,7 +172,7 @@ class GroupWriter:
         if bucket < -1:
             raise PersiaError(
                 f"the rows of table {frozen.name} are not in the order of their keys, or too many ids share a place in "
-                "its index; check it with persia checkpoint verify"
+                "its index; export an older checkpoint"
             )
         self._bucket[table] = bucket
 

@@ -14,6 +14,7 @@ from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import ConfigError, UserError, count
 from persia_cli.metric import AIMS, aim_of, goodness, headlines
+from persia_cli.observe.history import ENDS
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.outcome import JobMetrics, metrics_in
 from persia_cli.plan.evaluations import metric_aims
@@ -102,8 +103,9 @@ class SweepPlan:
 
 def _seconds_until_done(events: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the time from the first event of a job to its regular end; None if it has not ended so."""
-    done = [event["time"] for event in events if event.get("phase") == "done"]
-    return round(done[-1] - events[0]["time"], 1) if done else None
+    ends = [event for event in events if event.get("phase") in ENDS]
+    has_ended = bool(ends) and ends[-1]["phase"] == "done"
+    return round(ends[-1]["time"] - events[0]["time"], 1) if has_ended else None
 
 
 def prepare(request: SweepRequest, folder: Path | None, facts_of: FindFacts) -> SweepPlan:

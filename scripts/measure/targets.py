@@ -1,7 +1,7 @@
 """The targets that the project has set for its speed and quality, with the commands that print them.
 
     python -m scripts.measure targets                  # lists them
-    python -m scripts.measure kernels                  # holds its own results against them
+    python -m scripts.measure rows                     # holds its own results against them
     persia bench throughput conf=criteo … --json > throughput.json
     python -m scripts.measure targets throughput.json  # those that `--json` has printed; `-`: stdin
 

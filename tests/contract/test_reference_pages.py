@@ -64,7 +64,7 @@ def test_examples_are_valid_configurations(config: dict[str, list[str]]) -> None
 
 def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> None:
     assert config["train.threads"][1:3] == ["a whole number above 0 and at most 1024", "`1`"]
-    assert config["embedding.memory"][1:4] == ["a size such as 512MiB or 2GiB", "`1073741824`", "`8GiB`"]
+    assert config["embedding.memory"][1:4] == ["a size such as 512MiB or 2GiB", "`1GiB`", "`8GiB`"]
     assert config["train.batch_size"][2] == "`auto`"
     assert config["mode.staleness"][2] == "`3`"
     assert {"embedding.tables.NAME.dim", "dataset.sparse[].pooling"} <= set(config)

@@ -26,6 +26,12 @@ def parse_bytes(value: Any) -> Any:
     return int(Decimal(match[1]) * (1000 if match[3] == "b" else 1024) ** _POWERS[match[2]])
 
 
+def bytes_text(nbytes: int) -> str:
+    """Write bytes as `parse_bytes` reads them, in the largest unit of which they are a whole number."""
+    power = max((power for power in range(5) if nbytes % 1024**power == 0), default=0) if nbytes else 0
+    return f"{nbytes // 1024**power}{'KMGT'[power - 1]}iB" if power else str(nbytes)
+
+
 Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
 Wire = Literal["float32", "bfloat16", "float16"]
