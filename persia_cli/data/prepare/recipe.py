@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 PREPARE, README = "prepare.py", "README.md"
+COPIED = (".py", ".md", ".yaml", ".csv", ".csv.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def copy_folder(source: Path, folder: Path) -> list[Path]:
         raise DataError(f"{folder} exists already; name a folder that does not exist")
     try:
         folder.mkdir(parents=True)
-        files = [file for file in sorted(source.iterdir()) if file.suffix in (".py", ".md", ".yaml", ".csv", ".gz")]
+        files = [file for file in sorted(source.iterdir()) if file.name.endswith(COPIED)]
         return [Path(copyfile(file, folder / file.name)) for file in files]
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error}") from error

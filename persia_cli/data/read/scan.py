@@ -180,10 +180,10 @@ class _Contents:
 
     def _add_statistics(self, known: Mapping[str, Any]) -> None:
         """Record what the statistics of a row group show of its columns."""
-        for name in self._plain & known.keys():
+        for name in (name for name in known if name in self._plain):
             self.scales[name] = max(scale_of(known[name]), self.scales.get(name, 0.0))
         known = {name: statistics for name, statistics in known.items() if statistics is not None}
-        with_nulls = (name for name in self._nullable & known.keys() if known[name].has_null_count)
+        with_nulls = (name for name in known if name in self._nullable and known[name].has_null_count)
         self.nulls.update({name: known[name].null_count for name in with_nulls})
         self.suspects.append(suspects(self._dataset, known))
         ranges = {name: statistics for name, statistics in known.items() if name in label_columns(self._dataset)}

@@ -137,7 +137,7 @@ def test_digits_as_text_are_noted(persia) -> None:
 def test_training_asks_for_a_label_that_was_not_chosen(persia) -> None:
     churn, target = ["Yes", "No", "No"] * 40, [1, 0, 0, 0] * 30
     pq.write_table(pa.table({"Churn?": churn, "u": [7, 8, 9, 6, 5] * 24, "target": target}), "a.parquet")
-    asked = "write labels: [target] or labels: [{name: 'Churn?', positive: 'Yes'}] in line 4"
+    asked = "write labels: [target] or labels: [{name: 'Churn?', positive: 'Yes'}] in line 5"
     assert asked in persia("data", "inspect", "a.parquet", "--write", "d.yaml").err
     refused = persia("train", "dataset=d.yaml", "--dry-run")
     assert refused.code == 2

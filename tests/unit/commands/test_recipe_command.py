@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.data.prepare.recipe import list_recipes
+from persia_cli.data.prepare.recipe import list_folders
 
 ROW = "\t".join(["1", *(str(n) for n in range(13)), *(f"{n:08x}" for n in range(26))])
 
@@ -12,7 +12,7 @@ ROW = "\t".join(["1", *(str(n) for n in range(13)), *(f"{n:08x}" for n in range(
 def test_recipes_are_listed(persia) -> None:
     ended = persia("recipe", "ls")
     assert (ended.code, ended.err) == (0, "next      persia recipe show NAME\n")
-    assert [line.split()[0] for line in ended.out.splitlines()] == list(list_recipes())
+    assert [line.split()[0] for line in ended.out.splitlines()] == list(list_folders())
 
 
 def test_a_recipe_is_shown(persia) -> None:
