@@ -21,8 +21,8 @@ SAVING = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 """Signals that end a training: the first saves the model; the others are those of further interrupts."""
 AT_ONCE = (signal.SIGINT, signal.SIGKILL)
 """The same of a command that has nothing to save."""
-LEAVING = (signal.SIGHUP, signal.SIGKILL)
-"""The same of a command that shows a job of another process, which goes on."""
+LEAVING = (signal.SIGKILL,)
+"""The same of a command that shows a job of another process, which goes on; nohup and some shells ignore others."""
 STOPPED = (75, 130)
 """Exit codes of a job that was stopped: its model is saved, or it ended at once."""
 RUNNING: "weakref.WeakSet[ChildCommand]" = weakref.WeakSet()
