@@ -1,6 +1,6 @@
 """The present state of a job, from a file that its coordinator replaces each second, and what it shows.
 
-That is the rates of the job's replicas, and its bottleneck in one sentence, with what would help.
+It has the rates of the job's replicas, and its bottleneck in one sentence, with what would help.
 """
 
 import json
