@@ -5,9 +5,10 @@ from difflib import get_close_matches
 
 
 class PersiaError(Exception):
-    """A failure with a message for users; exit code 1 means a fault of the program or of the machine."""
+    """A failure with a message for users, the sentence that the command line prints."""
 
     exit_code = 1
+    """Exit code of the command: 2 for a mistake that the user can correct, 75 for a job that was stopped, else 1."""
 
 
 class UserError(PersiaError):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from persia_cli.api.run import Callback, Callbacks, RunFolder, options_of, run_command
+from persia_cli.api.run import Callback, Callbacks, options_of, run_command
+from persia_cli.api.run import RunFolder as Run
 from persia_cli.api.tables import frame_of, paths_of, scratch, write_table
 from persia_cli.errors import UserError, count
 from persia_cli.storage.addresses import local_path
@@ -24,30 +25,47 @@ def train(
     on_evaluation: Callback = None,
     on_checkpoint: Callback = None,
     wait: bool = True,
-) -> RunFolder:
+) -> Run:
     """Train a model in a child process and return its run.
 
-    `conf` is the name of a configuration, the path of a YAML file, or a dict of what differs from base. `overrides`
-    are settings as on the command line. `data`, a DataFrame, a pyarrow.Table or a path, replaces `dataset.path`. The
-    functions get an object with the keys of a line as attributes, and a method `stop`; they run in `wait`.
+    Ctrl-C, and an exception of one of the functions, let the job save its model, end it, and are raised. The job
+    also ends with this process.
 
-    Raises PersiaError with the sentence and the exit code of the command line.
+    Args:
+        conf: Name of a configuration, path of a YAML file, or dict of what differs from `base`.
+        *overrides: Settings as on the command line, such as `"train.epochs=3"`.
+        data: Data in place of that of the configuration: a pandas or polars DataFrame, a `pyarrow.Table`, or a path.
+        folder: A new or empty folder for the run; by default `runs/NAME-TIME`.
+        on_metrics: Function for each line of metrics of training, a [JournalLine][persia_cli.api.run.JournalLine].
+        on_evaluation: Function for each evaluation, of evaluation or test samples.
+        on_checkpoint: Function for each checkpoint; its line has `step`.
+        wait: If False, return at once; [wait][persia_cli.Run.wait] then shows progress and calls the functions.
+
+    Raises:
+        PersiaError: The job is refused or fails.
     """
-    run = RunFolder(_claimed(conf, folder))
+    run = Run(_claimed(conf, folder))
     try:
         arguments = _arguments(conf, overrides, data, run.folder)
-        run.start(
+        run._start(
             ["train", *arguments, "--run-dir", str(run.folder)], Callbacks(on_metrics, on_evaluation, on_checkpoint)
         )
     except BaseException:
-        run.clean_up()
+        run._clean_up()
         raise
     return run.wait() if wait else run
 
 
-def open(folder: str | os.PathLike[str]) -> RunFolder:
-    """Return the run in a folder, whatever has trained it, and whether or not it has ended; raises PersiaError."""
-    run = RunFolder(local_path(folder))
+def open(folder: str | os.PathLike[str]) -> Run:
+    """Return the run in a folder, whatever has trained it, and whether or not it has ended.
+
+    Args:
+        folder: A run directory, such as `runs/first`.
+
+    Raises:
+        PersiaError: The folder is not a run directory.
+    """
+    run = Run(local_path(folder))
     if not run.has_begun:
         raise UserError(f"{folder} is not a run directory: it has no config.yaml; give the folder that train named")
     return run
@@ -55,25 +73,32 @@ def open(folder: str | os.PathLike[str]) -> RunFolder:
 
 @dataclass(frozen=True)
 class FinishedSweep:
-    """The results of a sweep."""
+    """The results of a sweep, whose tables are pandas DataFrames, or Arrow tables where pandas is not installed."""
 
     folder: Path
+    """The folder of the sweep, with its page `sweep.html`."""
     points: Any
-    """A row for each point, as in results.csv; one that failed has an `error`."""
+    """A row for each point, as in `results.csv`; one that failed has an `error`."""
     settings: Any
     """A row for each setting: means over its seeds, and differences to the baseline."""
 
     @property
-    def runs(self) -> list[RunFolder]:
+    def runs(self) -> list[Run]:
         """The runs of the points that have begun, in the order of `points`."""
         folders = [self.folder / str(name) for name in self.points["run_dir"]]
-        return [run for run in map(RunFolder, folders) if run.has_begun]
+        return [run for run in map(Run, folders) if run.has_begun]
 
 
 def sweep(conf: str | os.PathLike[str] | None = None, *overrides: str, **options: Any) -> FinishedSweep:
-    """Train every combination of values, as `persia sweep` does; options are its own, such as `jobs=2` or `resume`.
+    """Train every combination of values, as `persia sweep` does, and return the results.
 
-    Raises PersiaError if it is refused; a point that fails has its error in the results.
+    Args:
+        conf: Name of a configuration, path of a YAML file, or a setting such as `"dataset=dataset.yaml"`.
+        *overrides: Settings, some with several values, such as `"model.dim=4,16"`.
+        **options: Options of `persia sweep`, with underscores: `jobs=2`, `search="tpe"`, `resume="sweeps/mine"`.
+
+    Raises:
+        PersiaError: The sweep is refused. A point that fails has its error in the results.
     """
     if options.get("dry_run"):
         raise UserError("dry_run leaves no results to return; run persia sweep --dry-run")
@@ -83,11 +108,21 @@ def sweep(conf: str | os.PathLike[str] | None = None, *overrides: str, **options
     return FinishedSweep(folder, _read_csv(folder / "results.csv"), _read_csv(folder / "settings.csv"))
 
 
-def recommend(run: RunFolder | str | os.PathLike[str], users: Any, top: int = 100, **options: Any) -> Any:
-    """Return the best items of each user of a path or table, as `persia recommend` does, as a pyarrow.Table."""
+def recommend(run: Run | str | os.PathLike[str], users: Any, top: int = 100, **options: Any) -> Any:
+    """Return the best items of each user, as `persia recommend` does, as a `pyarrow.Table`.
+
+    Args:
+        run: A run of a retrieval model, or its folder.
+        users: A DataFrame, an Arrow table or a path with the columns of users.
+        top: Number of items for each user.
+        **options: Options of `persia recommend`, with underscores, such as `approximate=True`.
+
+    Raises:
+        PersiaError: The run is refused, or has no model that ranks items.
+    """
     import pyarrow.parquet as pq
 
-    folder = run.folder if isinstance(run, RunFolder) else open(run).folder
+    folder = run.folder if isinstance(run, Run) else open(run).folder
     with paths_of(users, folder) as paths, scratch(folder) as temporary:
         if len(paths) != 1:
             raise UserError(f"users: expected a path or a table, not {count(len(paths), 'path')}; give their folder")

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from persia_cli.api.child import LEAVING, SAVING, ChildCommand
 from persia_cli.api.tables import frame_of, paths_of, scratch
@@ -14,7 +14,10 @@ Line = Mapping[str, Any]
 
 
 class JournalLine(Mapping[str, Any]):
-    """A line of metrics or events, unchangeable, with its keys as attributes: `line.auc`, or `line["recall@10"]`."""
+    """A line of metrics or events, unchangeable, with its keys as attributes: `line.auc`, or `line["recall@10"]`.
+
+    It is also a mapping, so `dict(line)` has all keys.
+    """
 
     __slots__ = ("_stop", "_values")
 
@@ -71,7 +74,11 @@ class Callbacks:
 
 
 class RunFolder:
-    """A run in its folder; `train` and `open` return one, `persia.Run`."""
+    """A run in its folder: its record, its saved model, and the job that trains it.
+
+    [train][persia_cli.train] and [open][persia_cli.open] return one. The methods use the best checkpoint, else the
+    newest, unless `step` names another. They raise PersiaError with the sentence of the command line.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -115,14 +122,14 @@ class RunFolder:
 
     @property
     def tables(self) -> Any:
-        """The tables of the saved model: name, rows, dim, type and size."""
+        """The tables of the saved model, as a DataFrame or an Arrow table: name, rows, dim, type and size."""
         from dataclasses import asdict
 
         from persia_cli.checkpoint.description import describe_checkpoint
 
         return frame_of([asdict(table) for table in describe_checkpoint(self.folder).tables])
 
-    def start(self, arguments: Sequence[str], callbacks: Callbacks) -> None:
+    def _start(self, arguments: Sequence[str], callbacks: Callbacks) -> None:
         """Start a command that trains the run; `wait` shows it."""
         from persia_cli.observe.journal import METRICS, read_journal
 
@@ -132,11 +139,17 @@ class RunFolder:
         self._callbacks = callbacks
         self._job = ChildCommand(list(arguments), SAVING)
 
-    def wait(self) -> "RunFolder":
+    def wait(self) -> Self:
         """Show the job until it has ended, and call the functions for its metrics, evaluations and checkpoints.
 
         Ctrl-C, and an exception of such a function, let the job save its model, end it, and are raised. A job that
-        another process has started goes on. Raises PersiaError if the job fails.
+        another process has started goes on.
+
+        Returns:
+            The same run.
+
+        Raises:
+            PersiaError: The job has failed.
         """
         job = self._job or ChildCommand(["attach", str(self.folder)], LEAVING)
         try:
@@ -145,10 +158,10 @@ class RunFolder:
             if job.runs:
                 self.stop() if job is self._job else job.stop()
             self._show(job, Callbacks())
-            self.clean_up()
+            self._clean_up()
             raise
         if (failure := job.failure()) is not None:
-            self.clean_up()
+            self._clean_up()
             raise failure
         return self
 
@@ -163,7 +176,7 @@ class RunFolder:
                 display.show(line)
                 callbacks.take(line, self._ask_to_stop)
 
-    def clean_up(self) -> None:
+    def _clean_up(self) -> None:
         """Remove what was written for a job that was refused before it began."""
         from persia_cli.engines.job import GIVEN
 
@@ -209,14 +222,32 @@ class RunFolder:
         on_evaluation: Callback = None,
         on_checkpoint: Callback = None,
         wait: bool = True,
-    ) -> "RunFolder":
-        """Go on with the training from the newest checkpoint; `overrides` are settings, such as `train.epochs=3`."""
+    ) -> Self:
+        """Go on with the training from the newest checkpoint.
+
+        Args:
+            *overrides: Settings that a resume may change, such as `"train.epochs=4"`.
+            on_metrics: As for [train][persia_cli.train], like the others.
+            on_evaluation: Function for each evaluation.
+            on_checkpoint: Function for each checkpoint.
+            wait: If False, return at once.
+
+        Returns:
+            The same run.
+        """
         callbacks = Callbacks(on_metrics, on_evaluation, on_checkpoint)
-        self.start(["resume", str(self.folder), *overrides], callbacks)
+        self._start(["resume", str(self.folder), *overrides], callbacks)
         return self.wait() if wait else self
 
     def evaluate(self, data: Any = None, *overrides: str, test: bool = False, step: int | None = None) -> JournalLine:
-        """Return the metrics of the saved model on data: paths or a table, by default the evaluation samples."""
+        """Return the metrics of the saved model, as a line: `run.evaluate().auc`.
+
+        Args:
+            data: A path, a list of paths, a DataFrame or an Arrow table; by default the evaluation samples of the run.
+            *overrides: Settings, such as `"cluster.nn_workers=2"`.
+            test: If True, take the test samples of the run.
+            step: Step of the checkpoint.
+        """
         with paths_of([] if data is None else data, self.folder) as paths:
             options = options_of({"data": paths, "test": test, "step": step})
             reported = run_command(["eval", str(self.folder), *overrides, *options])[1]
@@ -225,7 +256,17 @@ class RunFolder:
     def predict(
         self, data: Any, *overrides: str, keep: str | Sequence[str] = (), logits: bool = False, step: int | None = None
     ) -> Any:
-        """Return the probabilities of each row of the data, paths or a table, as a pyarrow.Table."""
+        """Return the scores of each row of data, in the order of the data, as a `pyarrow.Table`.
+
+        For each label there is a column `LABEL_probability`, or `LABEL_prediction` if it is a number.
+
+        Args:
+            data: A path, a list of paths, a DataFrame or an Arrow table, without the label if you like.
+            *overrides: Settings, such as `"cluster.nn_workers=2"`.
+            keep: Columns of the data to return too.
+            logits: If True, return the logits too, the output of the network before the sigmoid.
+            step: Step of the checkpoint.
+        """
         import pyarrow.parquet as pq
 
         with paths_of(data, self.folder) as paths, scratch(self.folder) as temporary:
@@ -235,9 +276,11 @@ class RunFolder:
             return pq.read_table(output)
 
     def rows(self, table: str, ids: Sequence[Any]) -> Any:
-        """Return the embeddings of ids, as the data has them, from the saved model: float32 [ids, dim].
+        """Return the embeddings of ids from the saved model: a NumPy array, float32 [ids, dim].
 
-        An id without a row has zeros, as in a prediction.
+        Args:
+            table: Name of a table, as `tables` has it.
+            ids: Ids as the data has them, numbers or texts. An id without a row has zeros, as in a prediction.
         """
         from persia_cli.checkpoint.export import vectors_of
         from persia_cli.observe.saved_run import find_model
@@ -246,12 +289,17 @@ class RunFolder:
         return vectors_of(model.checkpoint, model.run, table, ids)
 
     def export(self, folder: str | Path, **options: Any) -> Path:
-        """Export the saved model for serving, as `persia export` does; options are its own, such as `rows="int8"`."""
+        """Export the saved model for serving, as `persia export` does, and return the folder.
+
+        Args:
+            folder: A new or empty folder.
+            **options: Options of `persia export`, with underscores, such as `rows="int8"`.
+        """
         run_command(["export", str(self.folder), "-o", str(folder), *options_of(options)])
         return Path(folder)
 
     def report(self) -> Path:
-        """Write the page about the run, and return where it is."""
+        """Write the page about the run, as `persia report` does, and return its path."""
         from persia_cli.dashboard.report import write_report
 
         return write_report(self.folder).path

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+import persia_cli as persia
 from persia_cli.config.compose import compose_run
 from persia_cli.config.examples import EXAMPLES
 from persia_cli.config.json_schema import file_schema
@@ -68,6 +69,14 @@ def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> No
     assert config["train.batch_size"][2] == "`auto`"
     assert config["mode.staleness"][2] == "`3`"
     assert {"embedding.tables.NAME.dim", "dataset.sparse[].pooling"} <= set(config)
+
+
+def test_the_page_of_python_has_every_name_and_each_has_a_docstring() -> None:
+    page = (ROOT / "docs" / "python-api.md").read_text()
+    assert sorted(re.findall(r"^::: persia_cli\.(\w+)$", page, re.M)) == sorted(persia.__all__)
+    members = {f"Run.{name}": member for name, member in vars(persia.Run).items() if not name.startswith("_")}
+    objects = {name: getattr(persia, name) for name in persia.__all__} | members
+    assert [name for name, member in objects.items() if not member.__doc__] == []
 
 
 HIDDEN = {"drive", "on-host"}
