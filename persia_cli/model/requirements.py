@@ -6,6 +6,7 @@ from itertools import pairwise
 from persia_cli.config import schema
 from persia_cli.config.schema.interactions import Gate
 from persia_cli.config.schema.perceptrons import Perceptrons
+from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError, count, did_you_mean
 from persia_cli.model.shape import FeatureShape, InputShape
 
@@ -33,8 +34,8 @@ def require_fit(model: schema.Model, shape: InputShape) -> None:
             attended_pairs(model.attend, shape)
         case schema.Dien():
             _require_next_items(model.auxiliary_weight, attended_pairs(model.attend, shape))
-        case schema.SasRec():
-            require_heads(model.heads, [sequence_and_candidate(model.attend, shape)])
+        case Sequential():
+            require_heads(model.heads, [sequence_and_candidate(model, shape)])
         case _:
             for reason in _reasons_against(model, shape):
                 raise ConfigError(f"model.kind={model.kind} {reason}")
@@ -85,7 +86,7 @@ def _reasons_against(model: schema.Model, shape: InputShape) -> Iterator[str]:
 def _require_output_bias(model: schema.Model, shape: InputShape) -> None:
     """Raise ConfigError if the network has no bias of its output, or its initial values do not fit."""
     bias = model.output_bias
-    if isinstance(model, schema.CustomModel | schema.SasRec | schema.TwoTower):
+    if isinstance(model, schema.CustomModel | Sequential | schema.TwoTower):
         why = "is your own class, which sets its bias" if isinstance(model, schema.CustomModel) else "has no such bias"
         raise ConfigError(f"model.output_bias: model.kind={model.kind} {why}; leave it out")
     is_separate = model.kind in ("autoint", "dcn_v2", "gdcn", "finalmlp")  # `model.bias` is not about the last layer
@@ -137,14 +138,14 @@ def gate_contexts(gate: Gate | None, shape: InputShape) -> list[tuple[FeatureSha
     return [_features_named(names, shape.pooled, f"model.gate.{stream}", POOLED) for stream, names in contexts.items()]
 
 
-def sequence_and_candidate(attend: Mapping[str, Sequence[str]], shape: InputShape) -> Pair:
+def sequence_and_candidate(model: Sequential, shape: InputShape) -> Pair:
     """Return the only candidate and its sequence; raises ConfigError for other features or several labels."""
-    [pair] = attended_pairs(attend, shape)
-    _require_one_label("sasrec", shape)
+    [pair] = attended_pairs(model.attend, shape)
+    _require_one_label(model.kind, shape)
     others = [feature.name for feature in shape.features if feature not in pair]
     if others or shape.dense:
         raise ConfigError(
-            "model.kind=sasrec reads a sequence and a candidate alone, but the data set also has "
+            f"model.kind={model.kind} reads a sequence and a candidate alone, but the data set also has "
             f"{', '.join(others) or 'dense features'}; take these out of dataset.sparse and dataset.dense, or use "
             "model.kind=bst"
         )

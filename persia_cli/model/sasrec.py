@@ -38,7 +38,7 @@ class SequentialRecommendation(TwoSides):
     def __init__(self, shape: InputShape, settings: SasRec) -> None:
         """Raise ConfigError unless there is one sequence, one candidate and nothing else."""
         super().__init__()
-        candidate, sequence = sequence_and_candidate(settings.attend, shape)
+        candidate, sequence = sequence_and_candidate(settings, shape)
         self.candidate, self.sequence = candidate.name, sequence.name
         length, dim = sequence.max_length or 1, candidate.dim
         self.positions, self.dropout = Positions(length, dim), Dropout(settings.dropout)

@@ -15,9 +15,10 @@ from persia_cli.config.schema import (
     Run,
 )
 from persia_cli.config.schema.perceptrons import Perceptrons
+from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError
 from persia_cli.model.requirements import require_fit
-from persia_cli.plan.columns import input_shape, items_of
+from persia_cli.plan.columns import NEGATIVES, input_shape, items_of, next_item_loss, sparse_features
 from persia_cli.store.layout import EmbeddingLayout
 
 SHARE = 0.1
@@ -104,6 +105,8 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
     require_fit(run.model, input_shape(run, layout))
     if any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
         require_two_sides(run, "train.losses: kind=in_batch_softmax")
+    if next_item_loss(run) is not None:
+        _require_next_items(run, layout)
     if run.eval.retrieval is not None:
         require_two_sides(run, "eval.retrieval")
     for loss in run.losses:
@@ -126,6 +129,33 @@ def require_two_sides(run: Run, what: str) -> None:
         raise ConfigError(
             f"{what} needs a network with a vector of the user and one of the item, and "
             f"model.kind={run.model.kind} has none; use model.kind=two_tower or model.kind=sasrec"
+        )
+
+
+def _require_next_items(run: Run, layout: EmbeddingLayout) -> None:
+    """Raise ConfigError unless the network predicts next elements of sequences, of a table with one row per item."""
+    loss = "train.losses: kind=sampled_softmax"
+    if not isinstance(run.model, Sequential):
+        raise ConfigError(
+            f"{loss} predicts the next elements of sequences, and model.kind={run.model.kind} has no states of them; "
+            "use model.kind=sasrec"
+        )
+    item = next(feature for feature in sparse_features(run) if feature.name == run.model.candidate)
+    [table] = (table for table in layout.tables() if table.name == item.table_name)
+    if table.rounds:
+        raise ConfigError(
+            f"{loss} compares items by their rows, and embedding.tables.{table.name}.hash_stack gives several to each; "
+            "leave hash_stack out"
+        )
+    if item.makes_lists or item.drops_nulls:
+        raise ConfigError(
+            f"{loss} needs exactly one id of {item.name} for each sample; leave out separator, padding and "
+            "missing_id: none of this feature"
+        )
+    if NEGATIVES in (feature.name for feature in sparse_features(run)):
+        raise ConfigError(
+            f"dataset.sparse: {NEGATIVES} is the name of the items that {loss} draws; give your feature another, and "
+            "its column by column"
         )
 
 

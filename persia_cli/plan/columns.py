@@ -2,10 +2,23 @@
 
 from dataclasses import replace
 
-from persia_cli.config.schema import Bpr, InBatchSoftmax, Model, ParquetDataset, Run, SasRec, SparseFeature, TwoTower
+from persia_cli.config.schema import (
+    Bpr,
+    InBatchSoftmax,
+    Model,
+    ParquetDataset,
+    Run,
+    SampledSoftmax,
+    SparseFeature,
+    TwoTower,
+)
+from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.layout import EmbeddingLayout
+
+NEGATIVES = "negatives"
+"""Name and pooling of the feature with the negatives that a loader draws for a step; see `step_layout`."""
 
 
 def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
@@ -52,13 +65,18 @@ def item_features(run: Run) -> tuple[int, ...]:
     return tuple(number for number, feature in enumerate(sparse_features(run)) if feature.name in names)
 
 
+def next_item_loss(run: Run) -> SampledSoftmax | None:
+    """Return the loss of next elements of sequences, which is the only one then; None for other losses."""
+    return next((loss for loss in run.losses if isinstance(loss, SampledSoftmax)), None)
+
+
 def items_of(model: Model) -> tuple[str, ...]:
-    """Return the names of the features that make an item in a two-tower network; none in another."""
+    """Return the names of the features that make an item in a network of two sides; none in another."""
     match model:
         case TwoTower():
             return model.item
-        case SasRec():
-            return tuple(model.attend)
+        case Sequential():
+            return (model.candidate,)
     return ()
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from persia_cli.config.schema import Run, Table
 from persia_cli.config.schema.embedding import DENSE_TABLE, ROUNDING, Frequent
+from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import CapacityRequest, disk_space, divide
-from persia_cli.plan.columns import sparse_features
+from persia_cli.plan.columns import NEGATIVES, next_item_loss, sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
 from persia_cli.store.cold.geometry import MAX_RECORDS, geometries, log_memory
 from persia_cli.store.layout import (
@@ -89,6 +90,19 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
         expire_after=run.embedding.expire_after,
         budget="embedding.memory" if run.embedding.capacity is None else "embedding.capacity",
     )
+
+
+def step_layout(run: Run) -> EmbeddingLayout:
+    """Return the layout of batches as loaders send them: with drawn negatives, one more feature of the items' table.
+
+    It comes last. Its ids all belong to the first sample of a rank's part of a step; evaluations have none.
+    """
+    layout, loss = embedding_layout(run), next_item_loss(run)
+    if loss is None or loss.candidates != "uniform" or not isinstance(run.model, Sequential):
+        return layout
+    item = next(feature for feature in layout.features if feature.name == run.model.candidate)
+    drawn = FeatureSpec(NEGATIVES, item.group, item.table, NEGATIVES)
+    return replace(layout, features=(*layout.features, drawn))
 
 
 def require_limits(layout: EmbeddingLayout, servers: int) -> None:

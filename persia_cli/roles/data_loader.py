@@ -230,7 +230,7 @@ class DataLoader:
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(feed.split, step, rank)
             keys = item_keys(part, self._items) if self._items else None
-            samples = PutSamples(batch, totals, part.dense, part.labels, part.weights, part.query_ids, keys)
+            samples = PutSamples(batch, 0.0, totals, part.dense, part.labels, part.weights, part.query_ids, keys, None)
             offsets = None if is_single(part.offsets) else part.offsets
             ids = PutIds(batch, finished, part.ids, offsets)
             feed.sent_ids[step].append(ids)

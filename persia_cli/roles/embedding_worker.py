@@ -14,7 +14,7 @@ from persia_cli.errors import WireError
 from persia_cli.kernels.toolchain.needs import WORKER
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import LOOP
-from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.embedding import step_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.task_thread import TaskThread
@@ -91,7 +91,7 @@ class EmbeddingWorker:
         warm([WORKER])
         run, job = self._session.join(self._address)
         self._trace = self._session.trace
-        layout = embedding_layout(run)
+        layout = step_layout(run)
         self._planner = RowPlanner(layout, run.cluster.embedding_servers, self._loop.empty)
         self._workers = run.cluster.embedding_workers
         self._ranks = run.cluster.nn_workers

@@ -14,7 +14,7 @@ from persia_cli.model.build import build_model
 from persia_cli.model.calibration import Factors, factors_of
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, input_shape, label_names
-from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.embedding import embedding_layout, step_layout
 from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.locations import Location
@@ -90,7 +90,7 @@ class DenseTrainer:
             queue = graphs.queue_for(run, world, objective, self._trace.is_wanted)
         clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
         settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
-        shapes = group_shapes(layout)
+        shapes = group_shapes(step_layout(run))
         self._step = DenseStep(self.network, self._optimizer, shapes, world, dense, run.seed, settings, self._trace)
         self._wires, self._empty = [group.wire for group in layout.groups], empty
         self._graphs = None

@@ -13,7 +13,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from persia_cli.config.schema import Bce, Bpr, Focal, Huber, InBatchSoftmax, Loss, Mse, Pairwise, Poisson
+from persia_cli.config.schema import (
+    Bce,
+    Bpr,
+    Focal,
+    Huber,
+    InBatchSoftmax,
+    Loss,
+    Mse,
+    Pairwise,
+    Poisson,
+    SampledSoftmax,
+)
 from persia_cli.config.schema.loss import task_weights
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.model.item_frequency import item_frequency_of
@@ -248,6 +259,11 @@ class Objective:
         """The loss that needs a network's vectors instead of its logits, which is the only one then; else None."""
         return next((loss for loss in self.losses if isinstance(loss, InBatchSoftmax)), None)
 
+    @property
+    def next_item(self) -> SampledSoftmax | None:
+        """The loss of next elements of sequences, which is the only one then; else None."""
+        return next((loss for loss in self.losses if isinstance(loss, SampledSoftmax)), None)
+
     def _weighted(
         self,
         logits: torch.Tensor,
@@ -334,8 +350,8 @@ def _of_task(
             losses = functional.huber_loss(logits, labels, reduction="none", delta=loss.delta)
         case Poisson():
             losses = functional.poisson_nll_loss(logits, labels, log_input=True, reduction="none")
-        case InBatchSoftmax():
-            raise ValueError("a softmax over the items of a batch is computed from vectors, by in_batch_softmax")
+        case InBatchSoftmax() | SampledSoftmax():
+            raise ValueError("a softmax over items is computed from vectors, not from logits")
         case Pairwise() | Bpr():
             given = torch.ones_like(labels) if weights is None else weights
             return pairwise(logits, labels, given, others, queries if isinstance(loss, Bpr) else None)

@@ -43,7 +43,9 @@ class Pooling:
         self.dim, self._wire, self._copier = shape.dim, shape.wire, copier
         self.rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
         self.modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
-        self.pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
+        self.pooled = tuple(
+            feature.name for feature, mode in zip(shape.features, self.modes, strict=True) if mode != NONE
+        )
         """Names of the pooled features."""
         self.sequences = tuple(
             (position, feature.name, feature.max_length or 0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 44
+PROTOCOL = 45
 """Version of all messages and their encoding; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -61,8 +61,13 @@ class PutSamples(Request[Ack], frozen=True):
     KIND = 0x11
     LIMIT = BATCH_PART
     batch: BatchId
+    drawn: float
+    """Number of negatives drawn for the rank, over the number of items; 0.0 without any."""
     weight_totals: Annotated[NDArray[np.float64], "task"]
-    """For each label, the sum of the weights of the global batch's samples that have it; it divides the loss."""
+    """For each label, the sum of the weights of the global batch's samples that have it; it divides the loss.
+
+    In training with a loss of next elements, the sum of the weights of positions: a sample's own weight for each one
+    within its sequence, and that times its label for the newest one, whose next element is the item."""
     dense: Annotated[NDArray[np.float32], "sample dense"]
     labels: Annotated[NDArray[np.float32], "sample task"]
     """NaN where a label is not known."""
@@ -72,6 +77,9 @@ class PutSamples(Request[Ack], frozen=True):
     """None if samples have none, and in training unless a loss needs them."""
     item_keys: Annotated[NDArray[np.uint64], "sample"] | None
     """The identity of items (`persia_cli.data.read.item_keys`); None unless a loss needs them."""
+    log_q: Annotated[NDArray[np.float32], "*"] | None
+    """Where the items of a rank's step are the candidates of a loss of next elements: the logarithm of the probability
+    that a step has each one, for the elements of all sequences, in their order, and then for each sample's item."""
 
 
 class Credit(Message, frozen=True):

@@ -145,7 +145,7 @@ def ask_worker(stranger: Stranger, now: int) -> None:
 
 def ask_rank(stranger: Stranger, now: int) -> None:
     dense, labels = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32)
-    good = PutSamples(BatchId(TRAIN, now, 0), np.array([32.0]), dense, labels, None, None, None)
+    good = PutSamples(BatchId(TRAIN, now, 0), 0.0, np.array([32.0]), dense, labels, None, None, None, None)
     for because, wrong in {
         "no rank 1": {"batch": BatchId(TRAIN, now, 1)},
         "without credit": {"batch": BatchId(TRAIN, STEPS - 1, 0)},

@@ -33,6 +33,7 @@ from persia_cli.config.schema.loss import (
     Mse,
     Pairwise,
     Poisson,
+    SampledSoftmax,
 )
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import Branches, CustomModel, Model
@@ -58,7 +59,7 @@ from persia_cli.config.schema.optimizer import (
     StepSchedule,
 )
 from persia_cli.config.schema.run import EarlyStop, Evaluation, Run, Training
-from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
+from persia_cli.config.schema.sequences import Bst, Dien, Din, Hstu, Ligr, SasRec, TwoTower
 from persia_cli.config.schema.split import (
     ColumnSplit,
     EvalSplit,

@@ -85,6 +85,25 @@ class InBatchSoftmax(_Loss):
     """Number of items that the estimate distinguishes; others share one number."""
 
 
+class SampledSoftmax(_Loss):
+    """Cross-entropy of each next element of a sequence among sampled items, for networks of sequences.
+
+    A sample's sequence and item are one history: each element is to predict the next, and the newest one the item.
+    """
+
+    kind: Literal["sampled_softmax"]
+    """`sampled_softmax`"""
+    negatives: Annotated[int, Field(gt=0, le=2**20), NUMBER] = 1024
+    """Items that the positions of a rank's step share as candidates; with as many as the training rows have, all."""
+    candidates: Literal["uniform", "batch"] = "uniform"
+    """`uniform`: drawn from the items of the training rows; `batch`: at most so many of the items that the step's
+    positions have next. Scores are corrected by the logarithm of each one's probability to be there."""
+    positions: Literal["all", "last"] = "all"
+    """Positions of a sequence that learn: `all`, or the newest one only (`last`)."""
+    temperature: Positive = 1.0
+    """Number that scores are divided by."""
+
+
 class Mse(_Loss):
     """Squared error of the output, for labels that are numbers."""
 
@@ -114,7 +133,9 @@ class Poisson(_Loss):
     """`poisson`"""
 
 
-Loss = Annotated[Bce | Focal | Pairwise | Bpr | InBatchSoftmax | Mse | Huber | Poisson, Field(discriminator="kind")]
+Loss = Annotated[
+    Bce | Focal | Pairwise | Bpr | InBatchSoftmax | SampledSoftmax | Mse | Huber | Poisson, Field(discriminator="kind")
+]
 BCE = Bce(kind="bce")
 
 

@@ -24,7 +24,7 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
-from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOfLabel, Pairwise
+from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOfLabel, Pairwise, SampledSoftmax
 from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
@@ -286,14 +286,14 @@ class Run(Node):
             cuts = self.eval.retrieval
             return f"recall@{10 if 10 in cuts else cuts[0]}" if cuts else "loss"
         if len(self.losses) > 1:
-            ranks_items = any(isinstance(loss, InBatchSoftmax) for loss in self.losses)
+            ranks_items = any(isinstance(loss, InBatchSoftmax | SampledSoftmax) for loss in self.losses)
             return AUC if set(self.links.values()) == {"logistic"} and not ranks_items else "loss"
         return "gauc" if isinstance(self.losses[0], Bpr) else headlines(self.links)[0]
 
     @property
     def is_for_retrieval(self) -> bool:
         """True if the loss is of the rank of an item among others, so that probabilities and AUC are not its aim."""
-        return len(self.losses) == 1 and isinstance(self.losses[0], InBatchSoftmax)
+        return len(self.losses) == 1 and isinstance(self.losses[0], InBatchSoftmax | SampledSoftmax)
 
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""

@@ -60,11 +60,12 @@ class Bst(Attending):
     """Share of the columns of what a block adds that a training step sets to 0."""
 
 
-class SasRec(Network):
-    """Causal self-attention on a sequence, and how well its last state fits a candidate (arXiv 1808.09781)."""
+class Sequential(Network):
+    """Common settings of networks whose states of a sequence predict its next element, of one table.
 
-    kind: Literal["sasrec"]
-    """`sasrec`: self-attentive sequential recommendation."""
+    A sample has one candidate, and the sequence that it may follow; it has no other features.
+    """
+
     attend: dict[str, tuple[str, ...]]
     """The candidate, and the sequence (pooling: none) of its table that it may follow, e.g. `{item: [last_items]}`."""
     layers: Few
@@ -79,6 +80,39 @@ class SasRec(Network):
         if [len(names) for names in self.attend.values()] != [1]:
             raise ValueError("attend needs one candidate and its sequence, e.g. model.attend={item: [last_items]}")
         return self
+
+    @property
+    def candidate(self) -> str:
+        """The feature with the candidate."""
+        return next(iter(self.attend))
+
+    @property
+    def sequence(self) -> str:
+        """The feature with the sequence."""
+        return self.attend[self.candidate][0]
+
+
+class SasRec(Sequential):
+    """Causal self-attention on a sequence, and how well its last state fits a candidate (arXiv 1808.09781)."""
+
+    kind: Literal["sasrec"]
+    """`sasrec`: self-attentive sequential recommendation."""
+
+
+class Ligr(Sequential):
+    """SASRec's attention in blocks with gated residuals and SwiGLU layers (arXiv 2502.03417)."""
+
+    kind: Literal["ligr"]
+    """`ligr`: LinkedIn generative ranker's blocks."""
+    expansion: Few = 4
+    """Width of a block's hidden layer, in multiples of the columns of a row."""
+
+
+class Hstu(Sequential):
+    """Pointwise attention with biases of position and time on a sequence (arXiv 2402.17152)."""
+
+    kind: Literal["hstu"]
+    """`hstu`: hierarchical sequential transduction units."""
 
 
 class TwoTower(Perceptrons):

@@ -27,8 +27,9 @@ from persia_cli.kernels.toolchain.simd import load, splat, store
 
 F32, I32, U32, U8, I64, U64 = types.float32, types.int32, types.uint32, types.uint8, types.int64, types.uint64
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
-MODES = {"sum": SUM, "mean": MEAN, "sqrtn": SQRTN, "none": NONE}
-"""The number of each pooling; `none` marks sequences, which `pool_forward` and `pool_backward` skip."""
+MODES = {"sum": SUM, "mean": MEAN, "sqrtn": SQRTN, "none": NONE, "negatives": NONE}
+"""The number of each pooling; `none` marks features that `pool_forward` and `pool_backward` skip: sequences, and drawn
+negatives."""
 Floats = NDArray[np.float32]
 
 

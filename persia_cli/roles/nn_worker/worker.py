@@ -347,7 +347,16 @@ class RetrievalOfRows:
 
 def _samples_of(ready: ReadyBatch) -> Samples:
     came = ready.samples
-    return Samples(came.dense, came.labels, came.weights, came.weight_totals.tolist(), came.query_ids, came.item_keys)
+    return Samples(
+        came.dense,
+        came.labels,
+        came.weights,
+        came.weight_totals.tolist(),
+        came.query_ids,
+        came.item_keys,
+        came.drawn,
+        came.log_q,
+    )
 
 
 @contextmanager

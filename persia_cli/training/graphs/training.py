@@ -46,6 +46,7 @@ def reason_against(run: Run, device: torch.device, objective: Objective) -> str:
         "several NN workers add up their gradients": run.cluster.nn_workers > 1,
         "train.accumulate divides the steps": run.train.accumulate > 1,
         "the loss pairs samples": objective.needs_others or objective.in_batch is not None,
+        "the loss is of sequences, whose lengths differ from step to step": objective.next_item is not None,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

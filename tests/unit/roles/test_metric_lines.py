@@ -28,7 +28,7 @@ def test_the_training_thread_reports_what_another_finishes() -> None:
     def finish(steps: range) -> None:
         dense, labels = np.zeros((3, 0), np.float32), np.ones((3, 1), np.float32)
         for step in steps:
-            came = PutSamples(BatchId(TRAIN, step, 0), np.full(1, 3.0), dense, labels, None, None, None)
+            came = PutSamples(BatchId(TRAIN, step, 0), 0.0, np.full(1, 3.0), dense, labels, None, None, None, None)
             scored = Scored(np.zeros((3, 1), np.float32), np.zeros(1))
             lines.add(ReadyBatch(came, Rows(0, (), 0, 0, [])), Samples(dense, labels, None, [3.0]), scored)
 

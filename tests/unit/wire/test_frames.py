@@ -99,7 +99,10 @@ def test_an_aligned_frame_is_not_copied() -> None:
         (PutIds(BATCH, 0, zeros("u8", 3, 1), zeros("u4", 3)), "not uint64 with 2"),
         (LookUp(BATCH, True, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]), "'tables' has size 4 where another has 3"),
         (rows_of(zeros("u1", 1, 4), zeros("u1", 1, 5)), "size 5 where another has 4"),
-        (PutSamples(BATCH, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 1, 1), None, None, None), "size 1 where"),
+        (
+            PutSamples(BATCH, 0.0, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 1, 1), None, None, None, None),
+            "size 1 where",
+        ),
         (PushGradients(BATCH, 0, [zeros("u1", 0, 1)] * (MAX_FRAMES - 1)), "4,097 arrays"),
         (Refused("x" * Refused.LIMIT.header), "a header of 65,5.. bytes"),
         (
