@@ -319,7 +319,7 @@ def live_parts(line: Line, job: Job, batch_size: int) -> list[str]:
         quality_text(line),
         f"{line['samples_per_s']:,.0f} samples/s",
         f"{clock(eta_s(line, job, batch_size))} left",
-        f"staleness {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
+        f"staleness {line['staleness_mean']:.1f}, from 1 {_sparks(line)} to {line['staleness_max']}",
         f"{line['samples']:,} samples",
         f"{line['rows']:,} rows",
     ]

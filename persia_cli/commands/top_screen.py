@@ -23,9 +23,10 @@ from persia_cli.engines.job import read_job
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import PersiaError
 from persia_cli.jobs.follow import job_of
-from persia_cli.observe.history import RunHistory, read_history
+from persia_cli.observe.history import RunHistory, metric_name, read_history
 from persia_cli.observe.journal import GrowingJournals, understanding
 from persia_cli.observe.live_state import WAITS_FOR, LiveState, ReplicaRates, bottleneck, rates_of, read_live_state
+from persia_cli.observe.outcome import quality_in
 
 EVERY_S = 2.0
 FETCH_S = 5.0
@@ -34,9 +35,10 @@ TWICE_S, SILENT_S = 5.0, 3.0
 """Seconds within which a key is pressed twice, and without a message until a replica is shown as silent."""
 WINDOW, POINTS = 4, 120
 """Numbers of states over which rates are means, and of lines of metrics in a curve."""
-REPLICA = ("replica", "cores", "memory", "queue", "messages/s", "bytes/s", "waits", "does", "where")
+REPLICA = ("process", "cores", "memory", "queue", "messages/s", "bytes/s", "waits", "does", "host, pid")
 TABLE = ("table", "rows", "hit rate", "evicted", "refused", "memory")
-SPEED, LOSS = "samples_per_s", "loss"
+CURVES = ("speed", "loss", "quality")
+"""The ids of the curves: the speed and the loss of training, and the metric by which evaluations are compared."""
 
 
 class Cell(NamedTuple):
@@ -80,11 +82,12 @@ class SortedTable(DataTable[Text]):
 class TopScreen(App[None]):
     """The state of one job: its replicas, metrics and tables, its bottleneck, and its last notice."""
 
+    TITLE = "persia top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Static { height: auto; padding: 0 1; }
-    #curves { height: 2; margin: 0 0 1 0; } #curves Static { width: auto; } #curves Sparkline { width: 1fr; height: 2; }
-    #roles { height: auto; max-height: 50%; } #tables { height: 1fr; }
+    #curves { height: 2; margin: 1 0; } #curves Static { width: auto; } #curves Sparkline { width: 1fr; height: 2; }
+    #roles { height: auto; max-height: 50%; margin: 0 0 1 0; } #tables { height: 1fr; }
     #bottleneck { color: $warning; } #state { text-style: bold; }
     """
     BINDINGS = [  # noqa: RUF012 - as Textual declares it
@@ -103,8 +106,8 @@ class TopScreen(App[None]):
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen from the top down."""
         yield from (Static(id=name) for name in ("state", "metrics"))
-        speed, loss = Sparkline(id=SPEED), Sparkline(id=LOSS)
-        yield Horizontal(Static("samples/s"), speed, Static("loss"), loss, id="curves")
+        curves = (part for name in CURVES for part in (Static(id=f"{name}-title"), Sparkline(id=name)))
+        yield Horizontal(*curves, id="curves")
         yield from (SortedTable("roles", *REPLICA), SortedTable("tables", *TABLE))
         yield from (Static(id=name) for name in ("bottleneck", "notice"))
         yield Footer()
@@ -133,14 +136,17 @@ class TopScreen(App[None]):
         took_s = round((history.end_s or 0.0) - (history.begin_s or history.end_s or 0.0))
         run, notices = history.run, (notice_of(line) for line in reversed(history.events))
         last = next((f"{notice.label}: {notice.text}" for notice in notices if notice), "")
-        kinds = f"mode {run.mode.kind}   {run.model.kind}   cluster {run.cluster.name}"
+        kinds = f"mode {run.mode.kind}   network {run.model.kind}   cluster {run.cluster.name}"
         self._say(
             state=f"{self._run_dir}   {phase}   {clock(took_s)}   {kinds}",
             metrics=self._metrics(history),
             notice=outcome.text if outcome.text and not runs else self._journals.damage or last,
         )
-        for name in (SPEED, LOSS):
-            self.query_one(f"#{name}", Sparkline).data = [line[name] or 0.0 for line in history.training[-POINTS:]]
+        metric, training, evaluations = run.judging_metric, history.training[-POINTS:], history.evaluations[-POINTS:]
+        self._draw("speed", "samples/s", (line["samples_per_s"] for line in training))
+        self._draw("loss", "training loss", (line["loss"] for line in training))
+        quality = (quality_in(line).get(metric) for line in evaluations)
+        self._draw("quality", f"evaluation {metric_name(metric)}", quality)
         if self._states:
             self._show_state(history, runs)
 
@@ -153,11 +159,22 @@ class TopScreen(App[None]):
         is_training = runs and now.phase == "training"
         self._say(bottleneck=bottleneck(history.run, rates, now, on_gpu) if is_training else "")
 
+    def _draw(self, name: str, title: str, values: Iterable[float | None]) -> None:
+        """Draw a curve of the values that are known, from the least to the greatest; its title has both."""
+        known = [value for value in values if value is not None]
+        ends = [f"{end:,.0f}" if end >= 100 else f"{end:.3f}" for end in sorted(known)[:: max(len(known) - 1, 1)]]
+        self._say(**{f"{name}-title": f"{title}\n{' to '.join(ends)}"})
+        self.query_one(f"#{name}", Sparkline).data = known
+
     def _metrics(self, history: RunHistory) -> str:
-        """Return the last metrics of training, with those of the last evaluation in a second line."""
+        """Return the progress, and a line of the last metrics of training and of the last evaluation each."""
         job, batch_size = read_job(self._run_dir / JOB), history.run.train.batch
-        lines = ["   ".join(live_parts(line, job, batch_size)) for line in history.training[-1:]]
-        return "\n".join([*lines, *(f"evaluated: {quality_text(line)}" for line in history.evaluations[-1:])])
+        lines = []
+        for line in history.training[-1:]:
+            step, quality, speed, left, staleness, *sizes = live_parts(line, job, batch_size)
+            lines += ["   ".join([step, left, speed, *sizes]), f"training    {quality}   {staleness}"]
+        of_step = (f"evaluation  {quality_text(line)}   step {line['step']:,}" for line in history.evaluations[-1:])
+        return "\n".join([*lines, *of_step])
 
     def _say(self, **texts: str) -> None:
         for name, text in texts.items():

@@ -7,7 +7,7 @@ Histogram = dict[int, int]
 
 EXACT = 8
 """Maximum number of staleness values that are shown one by one; more are shown in ranges that double."""
-SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS, NONE = "▁▂▃▄▅▆▇█", "·"
 
 
 def merged(histograms: Sequence[Mapping[int, int]]) -> Histogram:
@@ -38,4 +38,4 @@ def in_sparks(histogram: Mapping[int, int]) -> str:
     if len(histogram) <= EXACT and max(shown, default=0) <= EXACT:
         shown = {value: shown.get(value, 0) for value in range(1, max(shown, default=0) + 1)}
     tallest = max(shown.values(), default=0) or 1
-    return "".join(SPARKS[steps * (len(SPARKS) - 1) // tallest] if steps else " " for steps in shown.values())
+    return "".join(SPARKS[steps * (len(SPARKS) - 1) // tallest] if steps else NONE for steps in shown.values())

@@ -81,7 +81,7 @@ def test_lines_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_live_line(tmp_path: Path) -> None:
     text = shown(tmp_path, terminal=True, width=160)
     assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
-    assert "staleness 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
+    assert "staleness 1.5, from 1 █|▄·█ to 3  400 samples  1,234 rows" in text
     assert "warning   table a is full" in text
     assert "saved     run/checkpoints/step-10" in text
 

@@ -61,6 +61,8 @@ def test_a_run_that_goes_on_is_shown_with_its_roles_tables_and_bottleneck(run_di
         assert part in text
     for part in ("h1 77", "75.00%", "12", "bottleneck", "table a is full & <refuses> new ids"):
         assert part in text
+    for label in ("staleness 2.5, from 1", "samples/s", "training loss", "evaluation AUC", "host, pid"):
+        assert label in text
 
 
 @pytest.mark.parametrize(

@@ -16,4 +16,4 @@ def test_many_values_are_shown_in_ranges_that_double() -> None:
 
 
 def test_one_bar_for_each_staleness() -> None:
-    assert [in_sparks(each) for each in ({}, {3: 100, 1: 1}, {1: 4, 2: 8}, {0: 2})] == ["", "▁ █", "▄█", ""]
+    assert [in_sparks(each) for each in ({}, {3: 100, 1: 1}, {1: 4, 2: 8}, {0: 2})] == ["", "▁·█", "▄█", ""]
