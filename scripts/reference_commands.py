@@ -6,6 +6,7 @@ from typing import Any
 from typer.main import get_command
 
 from persia_cli.main import app
+from scripts.readme import narrowed
 
 HEAD = """# Commands
 
@@ -42,7 +43,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
             names = record[0] if param.param_type_name == "option" else record[0].partition(" <")[0]
             yield f"| `{names}` | {_cell(record[1])} |"  # a bar within code does not end a cell
     _, _, examples = (command.epilog or "").partition("Examples:\n")
-    yield f"\n```sh\n{_text(examples)}\n```\n" if examples else ""
+    yield f"\n```sh\n{narrowed(_text(examples).strip())}\n```\n" if examples else ""
 
 
 def _text(text: str) -> str:

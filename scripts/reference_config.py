@@ -16,9 +16,9 @@ This page is generated from the schema. `persia config show` prints the complete
 
 A key without a default is *required*; the shipped configurations set it. In a key path, `NAME` is a name that you
 choose, such as a table or a label, and `[]` is an element of a list. Sizes in bytes may have a unit: `512MiB`, `4GiB`.
-A long example is cut; the example of a key with a default is that default.
+A long example is cut; a default is an example too.
 """
-COLUMNS = "| key | type | default | example | meaning |\n| --- | --- | --- | --- | --- |"
+COLUMNS = "| key | meaning, type, default, example |\n| --- | --- |"
 MAX_EXAMPLE = 40
 """Characters of an example."""
 
@@ -96,15 +96,15 @@ def _is_union(classes: tuple[type[Node], ...]) -> bool:
 
 def _row(key: str, field: FieldInfo) -> str:
     default = field_default(field).removeprefix("; ").removeprefix("default ")
-    cells = (
-        field_expectation(field),
-        "required" if field.is_required() else f"`{default}`" if default else "-",
-        _example(example_of(key, field)),
-        field.description or next((node.__doc__ or "" for node in nodes(field.annotation)), ""),
-    )
-    return f"| `{key}` | {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"
+    example = _example(example_of(key, field))
+    meaning = field.description or next((node.__doc__ or "" for node in nodes(field.annotation)), "")
+    facts = [f"*{field_expectation(field)}*"]
+    facts += ["required"] if field.is_required() else [f"default `{default}`"] if default else []
+    facts += [f"for example {example}"] if example not in (f"`{default}`", "") else []
+    cell = " ".join(f"{meaning}<br>{'; '.join(facts)}".split()).replace("|", "\\|")
+    return f"| `{key}` | {cell} |"
 
 
 def _example(value: Any) -> str:
-    text = "-" if value is None else f"`{as_argument(value)}`"
+    text = "" if value is None else f"`{as_argument(value)}`"
     return text if len(text) <= MAX_EXAMPLE else f"{text[:MAX_EXAMPLE]}…`"

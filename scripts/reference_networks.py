@@ -7,7 +7,7 @@ from functools import partial
 
 from persia_cli.config.expected import kinds, nodes
 from persia_cli.config.schema import Node, Run
-from scripts.readme import ROOT
+from scripts.readme import ROOT, narrowed
 from scripts.reference_config import COLUMNS, rows
 
 NETWORKS: dict[str, type[Node]] = {kinds(node)[0]: node for node in nodes(Run.model_fields["model"].annotation)}
@@ -54,7 +54,7 @@ def _lines(kind: str) -> Iterator[str]:
     yield "## Train it\n\nWith the files of [your own data](../../guide/own-data.md):\n"
     yield f"```sh\n{command(kind)}\n```\n"
     yield f"`model={kind}` has these values, which further arguments change:\n"
-    yield f"```yaml\n{(ROOT / 'conf' / 'model' / f'{kind}.yaml').read_text().strip()}\n```\n"
+    yield f"```yaml\n{narrowed((ROOT / 'conf' / 'model' / f'{kind}.yaml').read_text().strip())}\n```\n"
     yield f"## Settings\n\n{COLUMNS}"
     yield from rows("model", NETWORKS[kind], {})
 

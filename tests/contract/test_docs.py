@@ -32,7 +32,7 @@ from typer.main import get_command
 
 from persia_cli.main import app, main
 from persia_cli.version import __version__
-from scripts.readme import ROOT, Block, blocks
+from scripts.readme import MAX_LETTERS_OF_CODE, ROOT, Block, blocks
 
 PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if "reference" not in page.parts),  # those are generated
@@ -45,8 +45,6 @@ INTERNALS = {"architecture.md", "protocol.md", "kernels.md", "checkpoint-format.
 MAX_WORDS_OF_INTERNALS = 7000
 """Of these pages together, without code."""
 MAX_WORDS_OF_SENTENCE = 25
-MAX_LETTERS_OF_CODE = 78
-"""The site and GitHub cut longer lines. Lines of JSON are data, and those of Mermaid are drawn."""
 USER_PAGES = [page for page in PAGES if page.parent == GUIDE or page.name in ("index.md", "README.md")]
 MARKS = {"run", "run slow", "dry-run", "parse", "checkout"}
 TOP = ("persia_cli", "tests", "conf", "recipes", "scripts", "docs", ".ci")
@@ -233,11 +231,16 @@ def test_sentences_are_short(page: Path) -> None:
     assert [each for each in sentences(page.read_text()) if len(each.split()) > MAX_WORDS_OF_SENTENCE] == []
 
 
+def long_lines(text: str) -> Iterator[str]:
+    """Yield the lines of code that are cut; lines of JSON are data, and those of Mermaid are drawn."""
+    for block in blocks(text):
+        if block.language not in ("json", "mermaid"):
+            yield from (line for line in block.code.splitlines() if len(line) > MAX_LETTERS_OF_CODE)
+
+
 @every_page
 def test_lines_of_code_are_not_cut(page: Path) -> None:
-    code = [block.code for block in blocks(page.read_text()) if block.language not in ("json", "mermaid")]
-    lines = [line for each in code for line in each.splitlines()]
-    assert [line for line in lines if len(line) > MAX_LETTERS_OF_CODE] == []
+    assert list(long_lines(page.read_text())) == []
 
 
 def test_pages_about_internals_stay_short() -> None:

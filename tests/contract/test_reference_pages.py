@@ -17,8 +17,9 @@ from persia_cli.config.schema import Run
 from persia_cli.wire.frames import BY_KIND
 from scripts import reference_commands, reference_config, reference_messages, reference_networks
 from scripts.readme import ROOT
+from scripts.reference_pages import PAGES
 from tests.contract.test_cli_help import FROZEN
-from tests.contract.test_docs import GUIDE, write_files
+from tests.contract.test_docs import GUIDE, long_lines, write_files
 
 CONF = ROOT / "conf"
 
@@ -28,13 +29,21 @@ def cells(page: str) -> list[list[str]]:
     return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in page.splitlines() if line.startswith("| ")]
 
 
+MEANING = re.compile(
+    r"(?P<meaning>.+)<br>\*(?P<type>.+?)\*(; required|; default (?P<default>`.*?`))?(; for example (?P<example>`.+`))?"
+)
+
+
 @pytest.fixture(scope="module")
-def config() -> dict[str, list[str]]:
-    """The rows of configuration keys by key."""
-    return {row[0].strip("`"): row for row in cells(reference_config.page())}
+def config() -> dict[str, dict[str, str | None]]:
+    """The facts of each configuration key."""
+    rows = [row for row in cells(reference_config.page()) if row[0].startswith("`")]
+    found = {key.strip("`"): MEANING.fullmatch(cell) for key, cell in rows}
+    assert [key for key, match in found.items() if match is None] == []
+    return {key: match.groupdict() for key, match in found.items() if match is not None}
 
 
-def test_every_key_of_a_shipped_option_is_there(config: dict[str, list[str]]) -> None:
+def test_every_key_of_a_shipped_option_is_there(config: dict[str, dict[str, str | None]]) -> None:
     groups = [folder for folder in CONF.iterdir() if folder.name in Run.model_fields]
     named = {
         f"{folder.name}.{key}"
@@ -47,13 +56,13 @@ def test_every_key_of_a_shipped_option_is_there(config: dict[str, list[str]]) ->
     assert sorted(named - set(config)) == []
 
 
-def test_every_key_has_a_type_an_example_and_a_meaning(config: dict[str, list[str]]) -> None:
-    assert [key for key, row in config.items() if len(row) != 5 or not all(row)] == []
+def test_every_key_has_a_type_an_example_and_a_meaning(config: dict[str, dict[str, str | None]]) -> None:
     groups = ("keys", "a list of keys", "a list of groups", "names with values")
-    assert [key for key, row in config.items() if row[3] == "-" and not row[1].startswith(groups)] == []
+    without = [key for key, row in config.items() if not (row["example"] or row["default"])]
+    assert [key for key in without if not str(config[key]["type"]).startswith(groups)] == []
 
 
-def test_examples_are_valid_configurations(config: dict[str, list[str]]) -> None:
+def test_examples_are_valid_configurations(config: dict[str, dict[str, str | None]]) -> None:
     validator = Draft202012Validator(file_schema())
     for path, value in EXAMPLES.items():
         assert path in config
@@ -63,11 +72,15 @@ def test_examples_are_valid_configurations(config: dict[str, list[str]]) -> None
         assert [error.message for error in validator.iter_errors(value)] == []
 
 
-def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> None:
-    assert config["train.threads"][1:3] == ["a whole number above 0 and at most 1024", "`1`"]
-    assert config["embedding.memory"][1:4] == ["a size such as 512MiB or 2GiB", "`1GiB`", "`8GiB`"]
-    assert config["train.batch_size"][2] == "`auto`"
-    assert config["mode.staleness"][2] == "`3`"
+def test_keys_have_bounds_defaults_and_paths(config: dict[str, dict[str, str | None]]) -> None:
+    assert config["train.threads"]["type"] == "a whole number above 0 and at most 1024"
+    assert config["train.threads"]["default"] == "`1`"
+    memory = config["embedding.memory"]
+    assert [memory[name] for name in ("type", "default", "example")] == [
+        "a size such as 512MiB or 2GiB", "`1GiB`", "`8GiB`",
+    ]  # fmt: skip
+    assert config["train.batch_size"]["default"] == "`auto`"
+    assert config["mode.staleness"]["default"] == "`3`"
     assert {"embedding.tables.NAME.dim", "dataset.sparse[].pooling"} <= set(config)
 
 
@@ -91,6 +104,11 @@ def test_every_command_and_option_is_there() -> None:
     for name, section in by_name.items():
         options = {word for word in FROZEN[name] if word.startswith("--")} - {"--help", "--parent", "--progress"}
         assert [option for option in sorted(options) if option not in section] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_lines_of_generated_code_are_not_cut(name: str) -> None:
+    assert list(long_lines(PAGES[name]())) == []
 
 
 def test_every_message_and_field_is_there() -> None:
