@@ -28,6 +28,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Model, Run
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import UserError
+from persia_cli.jobs.plan import settled_run
 from scripts.measure import CRITEO, Given, Note
 from scripts.measure.gpu import Left, checked, left_out, run_checks
 
@@ -194,7 +195,7 @@ def cases(rehearse: bool) -> "list[Case]":
 def run_of(device: str, case: "Case") -> Run:
     """Return the run of a case: generated samples of Criteo's shape, replicas for 16 processors, torch's Adagrad."""
     on_gpu = device == "cuda"
-    return compose_run(
+    return settled_run(
         [
             "conf=synthetic",
             f"model={case.network}",
@@ -211,7 +212,8 @@ def run_of(device: str, case: "Case") -> Run:
             "dataset.generator.dense=13",
             f"dataset.generator.train_rows={case.batch * case.ring}",
             f"dataset.generator.cardinalities={list(CRITEO) if on_gpu else [1000] * 26}",
-        ]
+        ],
+        [],
     )
 
 

@@ -17,9 +17,9 @@ from persia_cli.bench.capacity import round_ratio
 from persia_cli.bench.result import Result
 from persia_cli.bench.rounds import side_of, take_turns
 from persia_cli.bench.turns import idle_jobs
-from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
+from persia_cli.jobs.plan import settled_run
 from persia_cli.plan.job import all_replicas
 from scripts.measure import Given, Note
 
@@ -60,7 +60,7 @@ def with_replicas(run: Run, role: str, count: int, processors: Sequence[int]) ->
 
 def measure(given: Given, note: Note) -> Iterator[Result]:
     """Measure all jobs in alternating turns; raises UserError for runs that cannot be measured like this."""
-    run, steps = compose_run(given.overrides), 20 if given.quick else given.steps
+    run, steps = settled_run(given.overrides, []), 20 if given.quick else given.steps
     if given.most < 2:
         raise UserError(f"--most={given.most}: a role is measured with two replicas or more")
     if any(run.cluster.processors_of(replica.role, replica.index) for replica in all_replicas(run)):

@@ -29,7 +29,6 @@ from persia_cli.bench.portions import portion_shape, table_sizes
 from persia_cli.bench.result import OURS, Result, Stage, with_ratios
 from persia_cli.bench.rounds import INTERVALS, MeasuredTurn, side_of, take_turns, timed_turn, turn_steps
 from persia_cli.bench.turns import TurnJob
-from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Adagrad, HybridMode, RowwiseAdagrad, Run, Sgd
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.data.read.facts import inspect
@@ -37,6 +36,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.engines.job import SWITCH_INTERVAL_S
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
+from persia_cli.jobs.plan import settled_run
 from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.observe.machine import cpu_seconds
 from persia_cli.observe.scores import ScoreHistogram
@@ -75,7 +75,7 @@ def options(parser: ArgumentParser) -> None:
 
 def measure(given: Given, note: Note) -> Iterator[Result]:
     """Measure in alternating turns on one ring of batches; raises UserError for runs that cannot be compared."""
-    run = compose_run(given.overrides)
+    run = settled_run(given.overrides, [])
     steps, ring = (20, 4) if given.quick else (given.steps, 64)
     optimizer = run.optimizer.embedding
     if not isinstance(optimizer, Adagrad | RowwiseAdagrad | Sgd):

@@ -34,9 +34,9 @@ from persia_cli.bench.compare import RING, compare
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.portions import Portion, table_sizes
 from persia_cli.bench.result import Result
-from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Adagrad, RowwiseAdagrad, Run
 from persia_cli.errors import UserError
+from persia_cli.jobs.plan import settled_run
 from persia_cli.observe.machine import this_processor
 from scripts.measure import CRITEO, Given, Note
 
@@ -59,7 +59,7 @@ def options(parser: ArgumentParser) -> None:
 def run_of(dim: int, optimizer: str, precision: str, overrides: Sequence[str]) -> Run:
     """Return the run that both sides train; `overrides` replace its settings."""
     sizes = [max(1, rows * DIMS[0] // dim) for rows in CRITEO] if dim > DIMS[0] else CRITEO
-    return compose_run(
+    return settled_run(
         [
             "conf=criteo",
             "cluster=local",
@@ -70,7 +70,8 @@ def run_of(dim: int, optimizer: str, precision: str, overrides: Sequence[str]) -
             "train.batch_size=4096",
             f"train.precision={precision}",
             *overrides,
-        ]
+        ],
+        [],
     )
 
 
