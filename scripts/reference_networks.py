@@ -22,7 +22,9 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "dien": _SEQUENCE,
     "din": _SEQUENCE,
     "esmm": ("'dataset.labels=[clicked, bought]'",),
-    "sasrec": (_SEQUENCE[0], _SEQUENCE[1].replace("user, item", "item"), "dataset.dense=[]"),
+    **dict.fromkeys(
+        ("hstu", "ligr", "sasrec"), (_SEQUENCE[0], _SEQUENCE[1].replace("user, item", "item"), "dataset.dense=[]")
+    ),
     "two_tower": ("'model.user=[user, last_items]'", "'model.item=[item]'"),
 }
 """Further arguments of the commands of networks that need some, each a line."""

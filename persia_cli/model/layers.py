@@ -76,15 +76,16 @@ class LayerNorm(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(self, *shape: int, bias: bool = True) -> None:
+    def __init__(self, *shape: int, bias: bool = True, eps: float = 1e-5) -> None:
         """Normalise [..., n, width] with `shape` as of `BatchNorm`; without `bias` there is no offset."""
         super().__init__()
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(shape))
         self.register_parameter("bias", nn.Parameter(torch.zeros(shape)) if bias else None)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., n, width] of [..., n, width]."""
-        scaled = layer_norm(inputs, inputs.shape[-1:]) * self.weight
+        scaled = layer_norm(inputs, inputs.shape[-1:], eps=self.eps) * self.weight
         return scaled if self.bias is None else scaled + self.bias
 
 

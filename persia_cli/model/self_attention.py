@@ -6,10 +6,11 @@ from torch.nn.functional import embedding
 
 from persia_cli.model.fields import learned_vectors
 from persia_cli.model.layers import JoinedLinear
+from persia_cli.model.ragged import RaggedLayout
 
 
-class SelfAttention(nn.Module):
-    """Multi-head attention of each element of a sequence to the elements that `seen` allows."""
+class MultiHeadAttention(nn.Module):
+    """The common part of attention within sequences by several heads."""
 
     def __init__(self, width: int, heads: int) -> None:
         """`heads` divides `width`."""
@@ -19,15 +20,40 @@ class SelfAttention(nn.Module):
         self.project = JoinedLinear(width, width, parts=3)
         self.last = nn.Linear(width, width)
 
-    def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Return [n, length, width] of the same; `seen` bool [n, length, length] has what each element attends to."""
-        parts = self.project(values).chunk(3, dim=2)
-        query, key, value = (part.unflatten(2, (self.heads, self.head)).transpose(1, 2) for part in parts)
+    def _attended(self, projected: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Return [n, length, width] of [n, length, 3 width]; `seen` bool fits [n, heads, length, length]."""
+        parts = projected.chunk(3, dim=2)
+        heads = (self.heads, self.head)
+        query, key, value = (part.view(*part.shape[:2], *heads).transpose(1, 2) for part in parts)
         # Torch's own attention has no reproducible gradient on every device.
         scores = query @ key.transpose(2, 3) * self.head**-0.5
-        shares = scores.masked_fill(~seen.unsqueeze(1), torch.finfo(scores.dtype).min).softmax(3)
-        attended: torch.Tensor = self.last((shares @ value).transpose(1, 2).flatten(2))
+        shares = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(3)
+        return (shares @ value).transpose(1, 2).flatten(2)
+
+
+class SelfAttention(MultiHeadAttention):
+    """Attention of each element of a sequence to the elements that `seen` allows."""
+
+    def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Return [n, length, width] of the same; `seen` bool [n, length, length] has what each element attends to."""
+        attended: torch.Tensor = self.last(self._attended(self.project(values), seen.unsqueeze(1)))
         return attended
+
+
+class CausalAttention(MultiHeadAttention):
+    """Attention of each element of a sequence to itself and all earlier ones, in ragged batches."""
+
+    def forward(self, values: torch.Tensor, layout: RaggedLayout) -> torch.Tensor:
+        """Return [slots, width] of the same."""
+        parts = layout.split(self.project(values))
+        attended: torch.Tensor = self.last(layout.join([self._attended(part, earlier(part)) for part in parts]))
+        return attended
+
+
+def earlier(values: torch.Tensor) -> torch.Tensor:
+    """Return bool [length, length] of values [n, length, ...]: which elements each one attends to, up to itself."""
+    order = torch.arange(values.shape[1], device=values.device)
+    return order <= order.unsqueeze(1)
 
 
 class Positions(nn.Module):

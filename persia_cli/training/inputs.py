@@ -124,3 +124,11 @@ def cut_ids(group: GroupRows, features: int, size: int, cuts: Sequence[slice]) -
         np.cumsum(lengths.reshape(features, size)[:, cut], out=offsets[1:])
         parts.append(GroupRows(group.rows, np.concatenate([group.inverse[:0], *pieces]), offsets))
     return parts
+
+
+def entries_of(group: GroupRows, feature: int, size: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the entries of one feature of `size` samples, and where those of each begin and end, int64 [size + 1]."""
+    if group.offsets is None:
+        return group.inverse[feature * size : (feature + 1) * size], np.arange(size + 1)
+    bounds = group.offsets[feature * size : (feature + 1) * size + 1].astype(np.int64)
+    return group.inverse[bounds[0] : bounds[-1]], bounds - bounds[0]

@@ -5,7 +5,7 @@ Gradients pass through autograd.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from persia_cli.config.schema import SampledSoftmax
 from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.batch.bags import check_bags
 from persia_cli.kernels.batch.pool import (
@@ -30,7 +31,8 @@ from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.store.wire_rows import decode_into
 from persia_cli.training.device import Copier
-from persia_cli.training.inputs import GroupShape, Samples, cut_ids, cut_samples
+from persia_cli.training.inputs import GroupShape, Samples, cut_ids, cut_samples, entries_of
+from persia_cli.training.next_item import NextItems, NextItemStaging
 from persia_cli.wire.messages import GroupRows
 
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -172,10 +174,10 @@ class DevicePooling(Pooling):
         check_bags(inverse, group.offsets, self.modes.size * size, rows, self.rounds)
         if group.offsets is None and not self.sequences:
             return Bags(inverse, None, [])
-        bounds = None if group.offsets is None else group.offsets.astype(np.int64)
-        pooled = [_slice(inverse, bounds, feature, size) for feature in self.columns.tolist()]
-        entries, offsets = _joined([part[0] for part in pooled], None if bounds is None else [p[1] for p in pooled])
-        return Bags(entries, offsets, [_slice(inverse, bounds, feature, size) for feature, _, _ in self.sequences])
+        pooled = [entries_of(group, feature, size) for feature in self.columns.tolist()]
+        bounds = None if group.offsets is None else [part[1] for part in pooled]
+        entries, offsets = _joined([part[0] for part in pooled], bounds)
+        return Bags(entries, offsets, [entries_of(group, feature, size) for feature, _, _ in self.sequences])
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +249,6 @@ class DeviceRows:
         return torch.where(mask.unsqueeze(2), vectors, 0.0), mask
 
 
-def _slice(
-    inverse: NDArray[np.int32], bounds: Offsets | None, feature: int, size: int
-) -> tuple[NDArray[np.int32], Offsets]:
-    """Return one feature's entries and their offsets int64 [size + 1]."""
-    if bounds is None:
-        return inverse[feature * size : (feature + 1) * size], np.arange(size + 1, dtype=np.int64)
-    offsets = bounds[feature * size : (feature + 1) * size + 1]
-    return inverse[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
 def _joined(
     entries: list[NDArray[np.int32]], offsets: list[Offsets] | None
 ) -> tuple[NDArray[np.int32], Offsets | None]:
@@ -300,6 +292,8 @@ class Staged:
     """int64 [n], the bits of `item_keys`."""
     rows: list[StagedRows]
     """One batch of each feature group."""
+    next_items: NextItems | None = None
+    """The positions of sequences, if the loss is of their next elements."""
 
     @property
     def leaves(self) -> list[torch.Tensor]:
@@ -311,11 +305,17 @@ class Staging:
     """The path of batches to the device and of gradients back."""
 
     def __init__(
-        self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool, empty: Empty = np.empty
+        self,
+        groups: Sequence[GroupShape],
+        device: torch.device,
+        by_kernels: bool,
+        empty: Empty = np.empty,
+        next_item: SampledSoftmax | None = None,
     ) -> None:
         """Pool `groups` by kernels, if requested and if the device is the CPU, else by torch's operations.
 
-        `empty` allocates gradients of rows that are sent without conversion.
+        `empty` allocates gradients of rows that are sent without conversion. `next_item` is the loss if it is of next
+        elements, whose positions are staged then.
         """
         self._copier = Copier(device)
         self._features = [len(group.features) for group in groups]
@@ -324,6 +324,7 @@ class Staging:
             GroupPooling(group, self._copier, empty) if by_kernels else DevicePooling(group, self._copier)
             for group in groups
         ]
+        self._next_items = None if next_item is None else NextItemStaging(next_item, groups)
 
     def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:
         """Copy a batch to the device; later work of the device waits for it."""
@@ -331,16 +332,27 @@ class Staging:
         self._copier.join()
         return staged
 
-    def stage_parts(self, samples: Samples, groups: Sequence[GroupRows], cuts: Sequence[slice]) -> list[Staged]:
-        """Copy a batch to the device, divided into parts, whose leaves are the same tensors."""
-        if len(cuts) == 1:
-            return [self.stage(samples, groups)]
+    def stage_parts(
+        self, samples: Samples, groups: Sequence[GroupRows], cuts: Sequence[slice], seed: int | None = None
+    ) -> list[Staged]:
+        """Copy a batch to the device, divided into parts, whose leaves are the same tensors.
+
+        `seed` is that of a training step; None in evaluations.
+        """
         leaves, size = self._leaves(groups), len(samples.labels)
-        ids = [cut_ids(group, count, size, cuts) for group, count in zip(groups, self._features, strict=True)]
+        ids = [[group] for group in groups]
+        if len(cuts) > 1:
+            ids = [cut_ids(group, count, size, cuts) for group, count in zip(groups, self._features, strict=True)]
         parts = [
-            self._staged(cut_samples(samples, cut), [group[number] for group in ids], leaves)
+            self._staged(
+                samples if len(cuts) == 1 else cut_samples(samples, cut), [group[number] for group in ids], leaves
+            )
             for number, cut in enumerate(cuts)
         ]
+        if self._next_items is not None:
+            positions = self._next_items.positions(samples, groups, seed)
+            staged = [self._next_items.stage(positions, cut, self._copier.copy) for cut in cuts]
+            parts = [replace(part, next_items=own) for part, own in zip(parts, staged, strict=True)]
         self._copier.join()
         return parts
 
@@ -363,7 +375,8 @@ class Staging:
         """Stage a batch without samples, of `dense` dense features."""
         empty = np.empty((0, dense), np.float32)
         rows = GroupRows([], np.empty(0, np.int32), np.zeros(1, np.uint32))
-        return self.stage(Samples(empty, empty[:, :0], None, ()), [rows] * len(self.poolings))
+        labels = np.empty((0, 1), np.float32)
+        return self.stage_parts(Samples(empty, labels, None, ()), [rows] * len(self.poolings), [slice(0, 0)])[0]
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
         """Return float32 tensors of the device as C-contiguous arrays."""

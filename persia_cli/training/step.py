@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from torch import nn
 
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.kernels.toolchain.memory import Empty
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import checked_output
+from persia_cli.model.ragged import Tokens
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.observe.trace import Trace
@@ -20,6 +23,7 @@ from persia_cli.training.device import Precision, autocast, drawing_from
 from persia_cli.training.distributed import World
 from persia_cli.training.inputs import WHOLE, GroupShape, Samples, StepParts
 from persia_cli.training.loss import Objective, remote_samples, softmax_of_step, with_auxiliary
+from persia_cli.training.next_item import next_item_losses
 from persia_cli.training.pooling import Staged, Staging, model_batch
 from persia_cli.wire.messages import GroupRows
 
@@ -96,7 +100,7 @@ class DenseStep:
         self._optimizer = optimizer
         self.settings = settings
         self._frozen = [group.is_frozen for group in groups]
-        self.staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
+        self.staging = Staging(groups, world.device, settings.by_kernels, settings.empty, settings.objective.next_item)
         self._seed = seed
         self._trace = trace or Trace()
         self._dense = dense
@@ -134,7 +138,7 @@ class DenseStep:
         with span("decode rows"):
             # Ranks have equally many parts, since they communicate in each; a single rank needs no empty ones.
             cuts = self.settings.parts.filled if self.world.size == 1 else self.settings.parts.cuts
-            parts = self.staging.stage_parts(samples, groups, cuts(len(samples.labels)))
+            parts = self.staging.stage_parts(samples, groups, cuts(len(samples.labels)), self.seed_of(step))
         leaves = parts[0].leaves
         trained = [leaf for leaf, frozen in zip(leaves, self._frozen, strict=True) if not frozen]
         for leaf in trained:
@@ -148,7 +152,7 @@ class DenseStep:
                 logits, weighted = self.forward(self._network, parts[-1], self.world)
         # On a GPU, this waits for the forward pass.
         with span("fetch scores"):
-            scored = _scored([*outputs, (logits.detach(), weighted.detach())])
+            scored = _scored([*outputs, (logits.detach(), weighted.detach())], parts[0])
         self.require_finite(scored, f"step {step}", samples, leaves)
         gradients: list[NDArray[np.float32]] = []
 
@@ -202,7 +206,7 @@ class DenseStep:
         self.module.eval()
         parts = self.staging.stage_parts(samples, groups, self.settings.parts.filled(len(samples.labels)))
         with torch.no_grad():
-            scored = _scored([self.forward(self.module, part, ALONE) for part in parts])
+            scored = _scored([self.forward(self.module, part, ALONE) for part in parts], parts[0])
         self.require_finite(scored, f"evaluation step {step}", samples, parts[0].leaves)
         return scored
 
@@ -213,17 +217,28 @@ class DenseStep:
         rank has a separate world: ranks need not reach the end of one together.
         """
         objective = self.settings.objective
-        batch = model_batch(self.staging.poolings, staged.rows, staged.dense)
-        with autocast(self.settings.precision, self.world.device):
-            output = network(batch)
+        output = self._output(network, staged)
         if isinstance(output, Sides):
             return softmax_of_step(self.module, output, staged, world)
+        if staged.next_items is not None and objective.next_item is not None:
+            assert isinstance(self.module, TwoSides)
+            leaf = staged.leaves[staged.next_items.group]
+            return next_item_losses(self.module, output, staged.next_items, leaf, objective.next_item.temperature)
         logits, auxiliary = checked_output(output, staged.labels.shape, "the model")
         logits = logits.float()
         others = remote_samples(logits, staged, world) if objective.needs_others and world.size > 1 else None
         uncertainty = log_variances_of(self.module)
         weighted = objective.weighted(logits, staged.labels, staged.weights, uncertainty, others, staged.queries)
         return logits, with_auxiliary(weighted, auxiliary, staged.weights)
+
+    def _output(self, network: nn.Module, staged: Staged) -> Any:
+        """Return the output of a network of staged samples: logits, or what another loss needs."""
+        if staged.next_items is None:
+            batch: ModelBatch | Tokens = model_batch(self.staging.poolings, staged.rows, staged.dense)
+        else:
+            batch = staged.next_items.read(staged.leaves[staged.next_items.group])
+        with autocast(self.settings.precision, self.world.device):
+            return network(batch)
 
     def seed_of(self, step: int) -> int:
         """Return the seed of torch's random numbers in a step of this rank, so that a resumed run draws the same."""
@@ -239,9 +254,7 @@ class DenseStep:
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         self._network.train()
         with drawing_from(self.seed_of(0), self.world.device), self.world.watched("rehearsing a step"):
-            batch = model_batch(self.staging.poolings, staged.rows, staged.dense)
-            with autocast(self.settings.precision, self.world.device):
-                output = self._network(batch)
+            output = self._output(self._network, staged)
             parts = output if isinstance(output, tuple) else [output]
             torch.stack([part.float().sum() for part in parts]).sum().backward()  # type: ignore[no-untyped-call]
         idle = [name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None]
@@ -303,10 +316,11 @@ class DenseStep:
         return torch.stack([torch.stack(greatest).isfinite().all(), factors.isfinite().all()])
 
 
-def _scored(outputs: Sequence[Output]) -> Scored:
-    """Return the scores of a step from the logits and weighted losses of its parts."""
+def _scored(outputs: Sequence[Output], staged: Staged) -> Scored:
+    """Return the scores of a step from the logits and weighted losses of its parts; `staged` is any part."""
     logits, weighted = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*outputs, strict=True))
-    return Scored(logits.detach().cpu().numpy(), weighted.detach().double().sum(0).cpu().numpy())
+    scale = 1.0 if staged.next_items is None else staged.next_items.scale
+    return Scored(logits.detach().cpu().numpy(), scale * weighted.detach().double().sum(0).cpu().numpy())
 
 
 class RowGradientHooks:

@@ -28,7 +28,19 @@ def test_no_configuration_network_or_mode_is_without_a_gate() -> None:
     options = groups()
     assert {gate.mode for gate in gates.gates} == set(options["mode"])
     # Selected by a configuration, or too large for a test.
-    own = {"custom", "branches", "din", "din_taobao", "ffnn_paper", "dien", "bst", "sasrec", "two_tower"}
+    own = {
+        "custom",
+        "branches",
+        "din",
+        "din_taobao",
+        "ffnn_paper",
+        "dien",
+        "bst",
+        "two_tower",
+        "sasrec",
+        "ligr",
+        "hstu",
+    }
     assert {gate.model for gate in gates.gates} - {"(own)"} == set(options["model"]) - own
 
 

@@ -132,4 +132,4 @@ class TwoTower(Perceptrons):
     """Number that scores are divided by."""
 
 
-Reading = Din | Dien | Bst | SasRec | TwoTower
+Reading = Din | Dien | Bst | SasRec | Ligr | Hstu | TwoTower

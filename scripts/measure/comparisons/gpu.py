@@ -48,7 +48,7 @@ FEW = ("ffnn", "dlrm")
 """Networks that are checked first, and by a rehearsal."""
 NO_NETWORKS = ("custom", "din_taobao")
 """Files of conf/model with settings for data of one's own."""
-OPTIONS = {name: ["model.attend={f0: [history]}"] for name in ("din", "dien", "bst", "sasrec")} | {
+OPTIONS = {name: ["model.attend={f0: [history]}"] for name in ("din", "dien", "bst", "sasrec", "ligr", "hstu")} | {
     "two_tower": ["model.user=[f0,f1,f2,f3]", "model.item=[f4,f5,f6,f7]"]
 }
 COMPILED = ("ffnn", "dlrm", "dcn_v2")

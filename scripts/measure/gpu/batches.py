@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from persia_cli.config.schema import BCE, DenseOptimizer, DenseSgd, Esmm, Mmoe, Model, Ple, SasRec
-from persia_cli.config.schema.sequences import Attending
+from persia_cli.config.schema import BCE, DenseOptimizer, DenseSgd, Esmm, Mmoe, Model, Ple
+from persia_cli.config.schema.sequences import Attending, Sequential
 from persia_cli.model.build import build_model
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.wire_rows import encode_rows
@@ -35,7 +35,7 @@ def shape_for(model: Model) -> InputShape:
     """Return features that suit the network."""
     features = tuple(FeatureShape(f"f{number}", model.dim, "sum", table=0) for number in range(FEATURES))
     history = FeatureShape(HISTORY, model.dim, "none", LENGTH, table=0)
-    if isinstance(model, SasRec):
+    if isinstance(model, Sequential):
         return InputShape(0, (features[0], history), 1)
     if isinstance(model, Attending):
         features += (history,)

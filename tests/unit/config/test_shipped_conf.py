@@ -14,10 +14,11 @@ PRIMARIES = available.primaries()
 OPTIONS = [f"{group}={name}" for group, options in available.groups().items() for name in options]
 
 
+SEQUENTIAL = ("din", "dien", "bst", "sasrec", "ligr", "hstu")
 OWN = {
     "dataset=parquet": [f"dataset.{own}" for own in ("path=d", "labels=[y]", "dense=[x]", "split={kind: every, n: 9}")],
     "model=custom": ["model.file=net.py", "model.name=Net"],
-    **{f"model={kind}": ["model.attend={item: [last_items]}"] for kind in ("din", "dien", "bst", "sasrec")},
+    **{f"model={kind}": ["model.attend={item: [last_items]}"] for kind in SEQUENTIAL},
     "model=two_tower": ["model.user=[user]", "model.item=[item]"],
 }
 """Overrides for the settings that an option leaves to the user."""

@@ -33,6 +33,8 @@ KINDS = (
     schema.Dien(kind="dien", dim=4, attend=ATTEND, hidden=(8,)),
     schema.Bst(kind="bst", dim=4, attend=ATTEND, layers=2, heads=2, inner=6, hidden=(8,)),
     schema.SasRec(kind="sasrec", dim=4, attend=ATTEND, layers=2, heads=2),
+    schema.Ligr(kind="ligr", dim=4, attend=ATTEND, layers=2, heads=2, expansion=2),
+    schema.Hstu(kind="hstu", dim=4, attend=ATTEND, layers=2, heads=2),
     schema.TwoTower(kind="two_tower", dim=4, user=("f0",), item=("f1",), hidden=(8,), width=6),
     schema.Mmoe(kind="mmoe", dim=4, experts=3, expert=(8,), tower=(5,)),
     schema.Ple(kind="ple", dim=4, layers=2, own=2, shared=2, expert=(8,), tower=(5,)),
@@ -48,7 +50,9 @@ AUXILIARY = (
 
 SEQUENTIAL = frozenset(model.kind for model in KINDS if hasattr(model, "attend"))
 """Kinds that read a sequence."""
-ONE_LABEL = frozenset({"sasrec", "two_tower"})
+NEXT_ITEM = frozenset({"sasrec", "ligr", "hstu"})
+"""Kinds that read a sequence and a candidate, and nothing else."""
+ONE_LABEL = NEXT_ITEM | {"two_tower"}
 TELLING = {"rank", "experts", "structure", "auxiliary_weight", "teaching"}
 """Settings that distinguish the variants of one kind."""
 
@@ -73,7 +77,7 @@ def shape_for(model, dense: int = 3, dims: tuple[int, ...] = (4, 4), tasks: int 
     match model.kind:
         case "lr":
             dims = tuple(tasks for _ in dims)
-        case "sasrec":
+        case "sasrec" | "ligr" | "hstu":
             dense, dims = 0, dims[:1]
         case "two_tower":
             dims = dims[:2]

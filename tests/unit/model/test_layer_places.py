@@ -1,5 +1,6 @@
 """Norms, learned activations and dropout are in the places of the papers: outputs and gradients of plain formulas."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from persia_cli.config.schema import Afm, Bst, FinalNet, SasRec
+from persia_cli.config.schema import Afm, Bst, FinalNet, Ligr, SasRec
 from persia_cli.config.schema.perceptrons import Activation, Norm
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
@@ -184,21 +185,45 @@ def bst(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
     return plain.perceptron("network", torch.cat([dense, *rows.unbind(1), mean], dim=1), hidden=2)
 
 
-def sasrec(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
-    """arXiv 1808.09781, equations 1 to 6, two blocks; the newest element has the position 0."""
+def sequential(plain: Plain, rows: Tensor, block: Callable[[str, Tensor], Tensor]) -> Tensor:
+    """Two such blocks on a sequence; the newest element has the position 0, and its state meets the candidate."""
     candidate, sequence = plain.embedded(rows[:, :1])[:, 0], plain.embedded(rows[:, 1:])
     mask = sequence_mask(len(rows))
     age = (mask.sum(1, keepdim=True) - 1 - torch.arange(2)).clamp(0)
     x = plain.dropped(sequence + plain.weights["positions.vectors"][age], plain.style.dropout)
     for number in range(2):
-        prefix = f"blocks.{number}"
-        added = attended(plain, f"{prefix}.attention", plain.over_columns(f"{prefix}.before", x), mask, causal=True)
+        x = block(f"blocks.{number}", x)
+    newest = torch.where(mask[:, 1:], x[:, 1], x[:, 0])
+    return (plain.over_columns("norm", newest) * candidate).sum(1, keepdim=True)
+
+
+def sasrec(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
+    """arXiv 1808.09781, equations 1 to 6, two blocks."""
+
+    def block(prefix: str, x: Tensor) -> Tensor:
+        normal = plain.over_columns(f"{prefix}.before", x)
+        added = attended(plain, f"{prefix}.attention", normal, sequence_mask(len(x)), causal=True)
         x = x + plain.dropped(added, plain.style.dropout)
         inner = relu(plain.linear(f"{prefix}.inner", plain.over_columns(f"{prefix}.between", x)))
         inner = plain.dropped(inner, plain.style.dropout)
-        x = x + plain.dropped(plain.linear(f"{prefix}.outer", inner), plain.style.dropout)
-    newest = torch.where(mask[:, 1:], x[:, 1], x[:, 0])
-    return (plain.over_columns("norm", newest) * candidate).sum(1, keepdim=True)
+        return x + plain.dropped(plain.linear(f"{prefix}.outer", inner), plain.style.dropout)
+
+    return sequential(plain, rows, block)
+
+
+def ligr(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
+    """arXiv 2502.03417, gated residuals, and SwiGLU of arXiv 2002.05202, equation 6; two blocks."""
+
+    def block(prefix: str, x: Tensor) -> Tensor:
+        normal = plain.over_columns(f"{prefix}.before", x)
+        added = attended(plain, f"{prefix}.attention", normal, sequence_mask(len(x)), causal=True)
+        x = x + sigmoid(plain.linear(f"{prefix}.attended", x)) * plain.dropped(added, plain.style.dropout)
+        gate, up = plain.linear(f"{prefix}.inner", plain.over_columns(f"{prefix}.between", x)).chunk(2, dim=2)
+        inner = plain.dropped(gate * sigmoid(gate) * up, plain.style.dropout)
+        added = plain.dropped(plain.linear(f"{prefix}.outer", inner), plain.style.dropout)
+        return x + sigmoid(plain.linear(f"{prefix}.fed", x)) * added
+
+    return sequential(plain, rows, block)
 
 
 def relu(x: Tensor) -> Tensor:
@@ -219,14 +244,17 @@ def softmax(scores: list[Tensor]) -> list[Tensor]:
 
 DENSE, FIELDS, DIM, SIZE = 3, 3, 6, 9
 ATTEND = {"f0": ("clicked",)}
-FORMULAS = {"afm": afm, "finalnet": finalnet, "bst": bst, "sasrec": sasrec}
+FORMULAS = {"afm": afm, "finalnet": finalnet, "bst": bst, "sasrec": sasrec, "ligr": ligr}
 MODELS: dict[str, Any] = {
     "afm": Afm(kind="afm", dim=DIM, attention=4),
     "finalnet": FinalNet(kind="finalnet", dim=DIM, first=(8, 6), second=(6, 4), gate=True),
     "bst": Bst(kind="bst", dim=DIM, attend=ATTEND, layers=2, heads=2, inner=7, attention_dropout=0.3, hidden=(8, 6)),
     "sasrec": SasRec(kind="sasrec", dim=DIM, attend=ATTEND, layers=2, heads=2),
+    "ligr": Ligr(kind="ligr", dim=DIM, attend=ATTEND, layers=2, heads=2),
 }
-WITHOUT_STYLE = ("afm", "sasrec")
+NEXT_ITEM = ("sasrec", "ligr")
+"""Networks that read a sequence and a candidate alone."""
+WITHOUT_STYLE = ("afm", *NEXT_ITEM)
 """Networks without hidden layers that take a norm and an activation."""
 STYLES = [
     Style(norm, activation, dropout=0.4, embedding_dropout=0.2)
@@ -239,7 +267,7 @@ CASES = [case for case in product(MODELS, STYLES) if case[1] == STYLES[0] or cas
 def test_training_and_evaluation_are_those_of_the_formula(kind: str, style: Style) -> None:
     """Both sides draw the same numbers where each has dropout in the same place."""
     changes = {key: value for key, value in style._asdict().items() if key in type(MODELS[kind]).model_fields}
-    wanted = shape(0 if kind == "sasrec" else DENSE, (DIM,) * (1 if kind == "sasrec" else FIELDS))
+    wanted = shape(0 if kind in NEXT_ITEM else DENSE, (DIM,) * (1 if kind in NEXT_ITEM else FIELDS))
     names = [feature.name for feature in wanted.features]
     reads_sequence = hasattr(MODELS[kind], "attend")
     if reads_sequence:

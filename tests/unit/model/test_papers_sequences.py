@@ -1,11 +1,14 @@
 """Networks of sequences equal the formulas of their papers, and so do their gradients."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from persia_cli.config.schema import Bst, Dien, SasRec
+from persia_cli.config.schema import Bst, Dien, Hstu, Ligr, SasRec
+from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
 from persia_cli.model.dien import next_item_losses, others_of
@@ -18,6 +21,7 @@ FEATURES = (
     FeatureShape("shops", 2, "none", 5),
 )
 ATTEND = {"f1": ("clicked",), "f0": ("shops",)}
+CLICKED = {"f0": ("clicked",)}
 CASES = pytest.mark.parametrize(("tasks", "dense"), [(1, 2), (3, 0)])
 
 
@@ -25,9 +29,9 @@ def linear(weights: Weights, prefix: str, x: Array) -> Array:
     return np.asarray(weights[f"{prefix}.weight"] @ x + weights.get(f"{prefix}.bias", 0.0))
 
 
-def normalised(weights: Weights, prefix: str, x: Array) -> Array:
+def normalised(weights: Weights, prefix: str, x: Array, eps: float = 1e-5) -> Array:
     return np.asarray(
-        (x - x.mean()) / np.sqrt(x.var() + 1e-5) * weights[f"{prefix}.weight"] + weights.get(f"{prefix}.bias", 0.0)
+        (x - x.mean()) / np.sqrt(x.var() + eps) * weights[f"{prefix}.weight"] + weights.get(f"{prefix}.bias", 0.0)
     )
 
 
@@ -149,8 +153,14 @@ def test_bst(tasks, dense):
     agrees(model, InputShape(dense, FEATURES, tasks), formula, [[0], [1]])
 
 
-@pytest.mark.parametrize("heads", [1, 2])
-def test_sasrec(heads):
+HEADS = pytest.mark.parametrize("heads", [1, 2])
+Block = Callable[[Weights, str, list[Array], int], list[Array]]
+"""The next tokens of a layer with this prefix and number of heads."""
+
+
+def agrees_with_blocks(model: Sequential, block: Block) -> None:
+    """Check a network whose logit is the product of the candidate and of the last state of two such blocks."""
+
     def formula(weights: Weights, sample: Sample) -> Array:
         values = there(sample, "clicked")
         if not values:
@@ -158,20 +168,72 @@ def test_sasrec(heads):
         positions = weights["positions.vectors"]
         tokens = [value + positions[len(values) - 1 - at] for at, value in enumerate(values)]
         for layer in range(2):
-            own = f"blocks.{layer}"
-            normal = [normalised(weights, f"{own}.before", token) for token in tokens]
-            added = attention(weights, f"{own}.attention", normal, heads, causal=True)
-            tokens = [x + y for x, y in zip(tokens, added, strict=True)]
-            fed = []
-            for token in tokens:
-                inner = linear(weights, f"{own}.inner", normalised(weights, f"{own}.between", token))
-                fed.append(linear(weights, f"{own}.outer", np.maximum(inner, 0)))
-            tokens = [x + y for x, y in zip(tokens, fed, strict=True)]
+            tokens = block(weights, f"blocks.{layer}", tokens, model.heads)
         return np.array([normalised(weights, "norm", tokens[-1]) @ sample.pooled["f0"]])
 
     features = (FeatureShape("f0", 4, "sum"), FeatureShape("clicked", 4, "none", 3))
-    model = SasRec(kind="sasrec", dim=4, attend={"f0": ("clicked",)}, layers=2, heads=heads)
     agrees(model, InputShape(0, features, 1), formula, [[0]])
+
+
+@HEADS
+def test_sasrec(heads):
+    def block(weights: Weights, own: str, tokens: list[Array], heads: int) -> list[Array]:
+        normal = [normalised(weights, f"{own}.before", token) for token in tokens]
+        added = attention(weights, f"{own}.attention", normal, heads, causal=True)
+        tokens = [x + y for x, y in zip(tokens, added, strict=True)]
+        fed = []
+        for token in tokens:
+            inner = linear(weights, f"{own}.inner", normalised(weights, f"{own}.between", token))
+            fed.append(linear(weights, f"{own}.outer", np.maximum(inner, 0)))
+        return [x + y for x, y in zip(tokens, fed, strict=True)]
+
+    agrees_with_blocks(SasRec(kind="sasrec", dim=4, attend=CLICKED, layers=2, heads=heads), block)
+
+
+@HEADS
+def test_ligr(heads):
+    def block(weights: Weights, own: str, tokens: list[Array], heads: int) -> list[Array]:
+        normal = [normalised(weights, f"{own}.before", token) for token in tokens]
+        added = attention(weights, f"{own}.attention", normal, heads, causal=True)
+        tokens = [x + sigmoid(linear(weights, f"{own}.attended", x)) * y for x, y in zip(tokens, added, strict=True)]
+        found = []
+        for token in tokens:
+            gate, up = np.split(linear(weights, f"{own}.inner", normalised(weights, f"{own}.between", token)), 2)
+            fed = linear(weights, f"{own}.outer", gate * sigmoid(gate) * up)
+            found.append(token + sigmoid(linear(weights, f"{own}.fed", token)) * fed)
+        return found
+
+    agrees_with_blocks(Ligr(kind="ligr", dim=4, attend=CLICKED, layers=2, heads=heads, expansion=2), block)
+
+
+@HEADS
+def test_hstu(heads):
+    def silu(x: Array) -> Array:
+        return x * sigmoid(x)
+
+    def block(weights: Weights, own: str, tokens: list[Array], heads: int) -> list[Array]:
+        """Equations 1 to 3 of arXiv 2402.17152, with the greatest length 3."""
+        projected = [
+            np.split(silu(linear(weights, f"{own}.project", normalised(weights, f"{own}.before", token, 1e-6))), 4)
+            for token in tokens
+        ]
+        found, head = [], len(tokens[0]) // heads
+        for i, (token, (u, _, query, _)) in enumerate(zip(tokens, projected, strict=True)):
+            parts = []
+            for first in range(0, heads * head, head):
+                at = slice(first, first + head)
+                seen = enumerate(projected[: i + 1])
+                parts.append(
+                    sum(
+                        silu(query[at] @ key[at] + weights[f"{own}.distances"][i - j]) / 3 * value[at]
+                        for j, (_, value, _, key) in seen
+                    )
+                )
+            gated = u * normalised(weights, f"{own}.between", np.concatenate(parts), 1e-6)
+            found.append(token + linear(weights, f"{own}.last", gated))
+        return found
+
+    agrees_with_blocks(Hstu(kind="hstu", dim=4, attend=CLICKED, layers=2, heads=heads), block)
 
 
 def test_heads_that_do_not_divide_rows_are_refused():

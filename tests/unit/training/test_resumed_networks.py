@@ -15,7 +15,7 @@ from persia_cli.training.distributed import World
 from persia_cli.training.inputs import Samples, group_shapes
 from persia_cli.training.step import Scored
 from tests.support.runs import make_run
-from tests.unit.model.kinds import AUXILIARY, KINDS, SEQUENTIAL, name, regularised
+from tests.unit.model.kinds import AUXILIARY, KINDS, NEXT_ITEM, SEQUENTIAL, name, regularised
 from tests.unit.training.batches import group_rows
 
 STEPS, HALF, SIZE = 4, 2, 24
@@ -27,11 +27,11 @@ Results = list[tuple[NDArray[np.generic], ...]]
 
 def run_of(model) -> Run:
     """A run of the network on the features that it names."""
-    names = ["f0"] if model.kind == "sasrec" else ["f0", "f1"]
+    names = ["f0"] if model.kind in NEXT_ITEM else ["f0", "f1"]
     clicked = [{"name": "clicked", "table": "f0", "pooling": "none", "max_length": 3}]
     return make_run(
         [*names, *(clicked if model.kind in SEQUENTIAL else [])],
-        dataset={"dense": [] if model.kind == "sasrec" else ["d0", "d1"]},
+        dataset={"dense": [] if model.kind in NEXT_ITEM else ["d0", "d1"]},
         model=model.model_dump(),
         optimizer={"embedding": {"kind": "sgd", "lr": 0.1}, "dense": ADAM},
         train={"batch_size": SIZE},

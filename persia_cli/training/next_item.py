@@ -1,0 +1,261 @@
+"""The loss of next elements of sequences: a softmax of each one among sampled items.
+
+A sample's sequence and its item are one history, each element of which is to predict the next. All are ids of one
+table, as the candidates are. So an item is the number of its row among the unique rows of the step, and a candidate
+with the row of the element to predict is none.
+
+Candidates are drawn by the data loaders, or they are the elements to predict of a rank's step. The score of each is
+corrected by the logarithm of its probability to be a candidate: Yi et al., RecSys 2019, doi 10.1145/3298689.3346996. In
+evaluations the newest element of a sequence predicts the item among the other items of the step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import embedding
+
+from persia_cli.config.schema import SampledSoftmax
+from persia_cli.kernels.batch.bags import check_bags
+from persia_cli.model.ragged import RaggedLayout, Tokens, plan
+from persia_cli.model.two_sides import Sides, TwoSides
+from persia_cli.training.inputs import GroupShape, Samples, entries_of
+from persia_cli.wire.messages import GroupRows
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+Copy = Callable[[NDArray[np.generic]], torch.Tensor]
+
+
+class SampledItems(NamedTuple):
+    """The rows of a step's candidates, ascending int64 [c], and the logarithm of the probability of each, [c]."""
+
+    rows: Numbers
+    log_q: Floats
+
+
+class StepPositions(NamedTuple):
+    """The elements of all sequences of a rank's step, in their order, as positions that predict the next element."""
+
+    rows: Numbers
+    """Row of each element, int64 [E]."""
+    targets: Numbers
+    """Row of the next element, int64 [E]; of the newest one of a sequence, the row of the sample's item."""
+    weights: Floats
+    """Weight of each position's loss, float32 [E]; 0 where it has none."""
+    stops: Numbers
+    """End of each sample's sequence, int64 [n]."""
+    lengths: Numbers
+    """Number of its newest elements that the network reads, int64 [n]."""
+    items: Numbers
+    """Row of each sample's item, int64 [n]."""
+    candidates: SampledItems
+    scale: float
+    """The weight of the samples over that of the positions: times it, the sum of losses is a mean over positions for
+    those who divide it by the weight of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextItems:
+    """Some samples of a step on the device; arrays int64, but for `weights` and `log_q` float32."""
+
+    group: int
+    """Number of the group with the rows."""
+    tokens: torch.Tensor
+    """Row of each slot's element, [slots]."""
+    layout: RaggedLayout
+    slots: torch.Tensor
+    """Slot of each of P positions with a weight, [P]; `targets` and `weights` are theirs, `samples` their samples."""
+    targets: torch.Tensor
+    weights: torch.Tensor
+    samples: torch.Tensor
+    hits: tuple[torch.Tensor, torch.Tensor]
+    """Positions, and the candidates that are their targets."""
+    candidates: torch.Tensor
+    """Row of each candidate, [c]."""
+    log_q: torch.Tensor
+    newest: torch.Tensor
+    """Slot of the newest element of each sequence that has one; `owners` are their samples."""
+    owners: torch.Tensor
+    items: torch.Tensor
+    """Row of each sample's item, [n]."""
+    scale: float
+    """That of `StepPositions`."""
+
+    def read(self, leaf: torch.Tensor) -> Tokens:
+        """Return what the network reads, by the unique rows float32 [U, dim]."""
+        return Tokens(embedding(self.tokens, leaf), self.layout)
+
+
+class NextItemStaging:
+    """The preparation of the steps of ranks whose loss is of next elements."""
+
+    def __init__(self, loss: SampledSoftmax, groups: Sequence[GroupShape]) -> None:
+        """One of `groups` has the sequence, the item, and the negatives if some are drawn."""
+        self._loss = loss
+        [self._group] = [number for number, shape in enumerate(groups) if shape.features]
+        features = groups[self._group].features
+        self._place = {feature.pooling: number for number, feature in enumerate(features)}
+        [self._item] = [number for pooling, number in self._place.items() if pooling not in ("none", "negatives")]
+        self._longest = features[self._place["none"]].max_length or 1
+        self._positions = 1 if loss.positions == "last" else self._longest
+
+    def positions(self, samples: Samples, groups: Sequence[GroupRows], seed: int | None) -> StepPositions:
+        """Return the positions of a rank's samples; without `seed`, which chooses candidates, for an evaluation.
+
+        Raise ValueError for ids without a row, or if the ids do not fit the samples.
+        """
+        group, size = groups[self._group], len(samples.labels)
+        rounds = np.ones(len(self._place), np.int64)
+        check_bags(group.inverse, group.offsets, size * rounds.size, sum(map(len, group.rows)), rounds)
+        rows, bounds = entries_of(group, self._place["none"], size)
+        items, per_sample = entries_of(group, self._item, size)
+        if not np.array_equal(per_sample, np.arange(size + 1)):
+            raise ValueError("a loss of next elements needs exactly one item for each sample")
+        stops, lengths = bounds[1:], np.diff(bounds)
+        targets = _following(rows, items, bounds)
+        weights, weight = self._weights(samples, bounds, 1 if seed is None else self._positions)
+        total = float(weights.sum(dtype=np.float64))
+        return StepPositions(
+            rows.astype(np.int64),
+            targets.astype(np.int64),
+            weights,
+            stops,
+            np.minimum(lengths, self._longest),
+            items.astype(np.int64),
+            self._candidates(samples, group, targets, weights, bounds, seed),
+            weight / total if total else 0.0,
+        )
+
+    def _weights(self, samples: Samples, bounds: Numbers, positions: int) -> tuple[Floats, float]:
+        """Return the weight of each element as one of the newest `positions` of its sequence, and that of the samples.
+
+        It is the sample's; the newest element has that times the label.
+        """
+        lengths = np.diff(bounds)
+        own = np.ones(lengths.size, np.float32) if samples.weights is None else samples.weights
+        known = ~np.isnan(samples.labels[:, 0])
+        ages = np.repeat(bounds[1:], lengths) - 1 - np.arange(bounds[-1])
+        within = np.repeat(own, lengths)
+        newest = np.repeat(np.where(known, own * samples.labels[:, 0], np.float32(0.0)), lengths)
+        weights = np.where(ages == 0, newest, np.where(ages < positions, within, np.float32(0.0)))
+        return weights, float(own[known].sum(dtype=np.float64))
+
+    def _candidates(
+        self,
+        samples: Samples,
+        group: GroupRows,
+        targets: NDArray[np.int32],
+        weights: Floats,
+        bounds: Numbers,
+        seed: int | None,
+    ) -> SampledItems:
+        """Return the candidates of a step; of one of an evaluation, its items, whose scores are not corrected."""
+        if seed is not None and self._loss.candidates == "uniform":
+            drawn, _ = entries_of(group, self._place["negatives"], len(samples.labels))
+            rows = np.unique(drawn).astype(np.int64)
+            return SampledItems(rows, np.full(rows.size, np.log(samples.drawn), np.float32))
+        learning = np.flatnonzero(weights)
+        rows, first = np.unique(targets[learning].astype(np.int64), return_index=True)
+        if seed is None:
+            return SampledItems(rows, np.zeros(rows.size, np.float32))
+        if samples.log_q is None or samples.log_q.size != targets.size + len(samples.labels):
+            raise ValueError("a loss of next elements among themselves needs the probability of each")
+        log_q = _following(samples.log_q[: targets.size], samples.log_q[targets.size :], bounds)[learning[first]]
+        if rows.size <= self._loss.negatives:
+            return SampledItems(rows, log_q)
+        chosen = np.random.default_rng(seed).choice(rows.size, self._loss.negatives, replace=False)
+        chosen.sort()
+        return SampledItems(rows[chosen], log_q[chosen] + np.float32(np.log(chosen.size / rows.size)))
+
+    def stage(self, whole: StepPositions, cut: slice, copy: Copy) -> NextItems:
+        """Copy the samples of a `cut` to the device, ragged."""
+        layout = plan(whole.lengths[cut])
+        ages = layout.age.clip(min=0)
+        entries = whole.stops[cut][layout.sequence] - 1 - ages
+        learning = np.flatnonzero((layout.age >= 0) & (whole.weights[entries] != 0))
+        targets = whole.targets[entries[learning]]
+        rows = whole.candidates.rows
+        where = np.searchsorted(rows, targets)
+        hits = np.flatnonzero(np.append(rows, -1)[where] == targets)
+        newest = np.flatnonzero(layout.age == 0)
+        return NextItems(
+            group=self._group,
+            tokens=copy(whole.rows[entries]),
+            layout=RaggedLayout(layout.sizes, layout.widths, copy(ages)),
+            slots=copy(learning),
+            targets=copy(targets),
+            weights=copy(whole.weights[entries[learning]]),
+            samples=copy(layout.sequence[learning]),
+            hits=(copy(hits), copy(where[hits])),
+            candidates=copy(rows),
+            log_q=copy(whole.candidates.log_q),
+            newest=copy(newest),
+            owners=copy(layout.sequence[newest]),
+            items=copy(whole.items[cut]),
+            scale=whole.scale,
+        )
+
+
+def _following(elements: NDArray[Any], items: NDArray[Any], bounds: Numbers) -> NDArray[Any]:
+    """Return for each element what the next one of its sequence has; for the newest one, what the sample's item has."""
+    following = np.roll(elements, -1)
+    has_some = np.diff(bounds) > 0
+    following[bounds[1:][has_some] - 1] = items[has_some]
+    return following
+
+
+def next_item_losses(
+    network: TwoSides, states: torch.Tensor, batch: NextItems, leaf: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits and weighted losses float32 [n, 1] of samples, whose slots have these states [slots, dim].
+
+    The logit is of a sample's item after its whole sequence, without a gradient; a weighted loss is the sum over the
+    positions of the sample. The loss of a position with the score s of its target is
+    log(exp(s) + sum over j of exp(s_j - log_q_j)) - s over the candidates j with another row.
+    """
+    states, size = states.float(), len(batch.items)
+    users, targets = states[batch.slots] / temperature, embedding(batch.targets, leaf)
+    losses = _Softmax.apply(users, targets, embedding(batch.candidates, leaf), batch.log_q, batch.hits)  # type: ignore[no-untyped-call]
+    weighted = states.new_zeros(size).index_add(0, batch.samples, losses * batch.weights)
+    with torch.no_grad():
+        last = states.new_zeros(size, states.shape[1]).index_copy(0, batch.owners, states[batch.newest])
+        logits = network.scores(Sides(last, embedding(batch.items, leaf)))
+    return logits, weighted.unsqueeze(1)
+
+
+class _Softmax(torch.autograd.Function):
+    """The losses [P] of users [P, dim] with their targets [P, dim] among candidates [c, dim].
+
+    One function, since P times c scores are most of a step: each operation of its own would write them again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        users: torch.Tensor,
+        targets: torch.Tensor,
+        candidates: torch.Tensor,
+        log_q: torch.Tensor,
+        hits: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        scores = users.new_empty(len(users), len(candidates) + 1)
+        torch.addmm(log_q, users, candidates.T, beta=-1, out=scores[:, :-1])
+        scores[hits] = -torch.inf
+        torch.sum(users * targets, 1, out=scores[:, -1])
+        logs = torch.log_softmax(scores, 1)
+        ctx.save_for_backward(users, targets, candidates, logs)
+        return -logs[:, -1]
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        users, targets, candidates, logs = ctx.saved_tensors
+        # Gradients of the scores: the shares of the softmax, less 1 for the target.
+        slopes = logs.exp()
+        slopes[:, -1] -= 1.0
+        slopes *= outer[0].unsqueeze(1)
+        others, own = slopes[:, :-1], slopes[:, -1:]
+        return torch.addmm(own * targets, others, candidates), own * users, others.T @ users, None, None
