@@ -68,7 +68,9 @@ def inspect(
     announce(SCREEN, path)
     form = _form(overrides or [])
     with SCREEN.converting() as conversion, _bar() as progress:
-        inspection = inspect_data(path, progress, form.csv if overrides else None, conversion, form.format)
+        inspection = inspect_data(
+            path, progress, form.csv if overrides else None, conversion, form.format, write and write.parent
+        )
     if inspection.profile.source.left_out:
         labelled(err(), "left out", inspection.profile.source.left_out)
     for sentence in inspection.profile.source.unread:

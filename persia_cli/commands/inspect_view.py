@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -32,7 +33,8 @@ def show_profile(
     labelled(console, "data", f"{count(len(source.files), 'file')} at {source.path}, {size(source.nbytes)}, "
              f"{count(profile.rows, 'row')} in {count(source.row_groups, 'row group')}")  # fmt: skip
     train, evaluation = profile.split_rows["train"], profile.split_rows["eval"]
-    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.split_rule.text}")
+    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.split_rule.text}"
+             f"{_of_training(inspection)}")  # fmt: skip
     say(console, "")
     _show_columns(console, inspection)
     say(console, "")
@@ -44,6 +46,14 @@ def show_profile(
     if has_suggestion:
         say(console, inspection.suggestion.rstrip("\n"))
         say(console, "")
+
+
+def _of_training(inspection: Inspection) -> str:
+    """Return a clause on the split of training, where it is not the compared one."""
+    if inspection.profile.split_rule.split is not None:
+        return ""
+    split = yaml.safe_load(inspection.suggestion)["split"]
+    return f"; training splits by {yaml.safe_dump(split, default_flow_style=True, sort_keys=False, width=1000).strip()}"
 
 
 def as_object(inspection: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The findings of `persia data inspect` about a data set."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -53,15 +54,17 @@ def inspect_data(
     form: CsvFormat | None = None,
     converting: Converting = silent,
     wanted: Literal["auto"] | Format = "auto",
+    folder: Path | None = None,
 ) -> Inspection:
     """Read all rows; `form` is the format of CSV files where the folder's own description gives none.
 
-    `wanted` is the format of files whose names do not show it. CSV files with texts for none among numbers, such as
-    `?`, are read twice, the second time with these as null.
+    `wanted` is the format of files whose names do not show it. `folder` is where the suggestion will lie: a relative
+    path in it is relative to this folder, by default the current one. CSV files with texts for none among numbers,
+    such as `?`, are read twice, the second time with these as null.
 
     Raises DataError for files that cannot be read, or a description that is not valid.
     """
-    inspection = _inspected(path, progress, form, converting, wanted)
+    inspection = _inspected(path, progress, form, converting, wanted, folder)
     source = inspection.profile.source
     nulls = (
         tuple(sorted(_null_markers(inspection.profile))) if inspection.known is None and source.format == "csv" else ()
@@ -69,7 +72,7 @@ def inspect_data(
     if not nulls:
         return inspection
     form = source.form.model_copy(update={"nulls": (*source.form.nulls, *nulls)})
-    return _inspected(path, progress, form, converting, wanted)
+    return _inspected(path, progress, form, converting, wanted, folder)
 
 
 def _null_markers(profile: DatasetProfile) -> set[str]:
@@ -80,7 +83,12 @@ def _null_markers(profile: DatasetProfile) -> set[str]:
 
 
 def _inspected(
-    path: str, progress: Progress, form: CsvFormat | None, converting: Converting, wanted: Literal["auto"] | Format
+    path: str,
+    progress: Progress,
+    form: CsvFormat | None,
+    converting: Converting,
+    wanted: Literal["auto"] | Format,
+    folder: Path | None,
 ) -> Inspection:
     """Read all rows once."""
     known = read_description(path)
@@ -100,8 +108,7 @@ def _inspected(
             roles |= _times_of_leaks(roles, leaks)
         if_chosen = [] if known or leaks or label else list(_leaks_if_chosen(queries, profile, roles))
         table_rows = _table_rows(queries, profile, roles)
-    is_local = "://" not in path and not path.startswith(BUILTIN)
-    location = str(Path(path).absolute()) if is_local else path
+    location = _seen_from(folder, path)
     if known is None:
         suggestion = suggest_dataset(profile, roles, location, source.form, wanted)
     else:
@@ -111,7 +118,7 @@ def _inspected(
         *if_chosen,
         *_written(roles),
         *_digits(profile, roles),
-        *_as_training(suggestion),
+        *_as_training(suggestion, path),
     )
     return Inspection(profile, known, roles, table_rows, suggestion, notes)
 
@@ -169,9 +176,16 @@ def _leak_notes(leaks: dict[str, Leak], known: ParquetDataset | None) -> Iterato
         yield f"column {name}{' is left out' if leak.is_sure and known is None else ''}: {leak.text}"
 
 
-def _as_training(suggestion: str) -> Iterator[str]:
-    """Yield what training refuses in a data set, or else what it warns of."""
-    keys: dict[str, Any] = yaml.safe_load(suggestion)
+def _seen_from(folder: Path | None, path: str) -> str:
+    """Return a path as a file in a folder names it; absolute paths, URIs and data that ships with persia stay."""
+    if folder is None or "://" in path or path.startswith(BUILTIN) or Path(path).is_absolute():
+        return path
+    return os.path.relpath(path, folder.resolve())
+
+
+def _as_training(suggestion: str, path: str) -> Iterator[str]:
+    """Yield what training refuses in a data set with these files, or else what it warns of."""
+    keys: dict[str, Any] = yaml.safe_load(suggestion) | {"path": path}
     if keys["labels"] == "???":
         yield label_to_choose(suggestion)
         return

@@ -21,6 +21,7 @@ Role = Literal["label", "dense", "sparse", "weight", "split", "time", "unused"]
 
 WEIGHTS = ("weight", "weights", "sample_weight")
 WRITTEN = "numbers with commas, % or a currency; write them as 1234.5, and inspect again"
+AS_LATE = "also a usual name of labels: remove it, or add it to labels, if it is not known beforehand"
 ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""
 _OF_PEOPLE = re.compile(r"birth|born|(^|_)dob($|_)", re.IGNORECASE)
@@ -68,7 +69,8 @@ def roles_of(profile: DatasetProfile, known: ParquetDataset | None, queries: Que
     guesses = {}
     for column in profile.columns.values():
         guesses[column.name] = labels.get(column.name) or _guess(column, profile, amounts.get(column.name))
-    return guesses | _shared(profile, guesses)
+    guesses |= _shared(profile, guesses)
+    return guesses | (_other_labels(profile, guesses) if labels else {})
 
 
 def _amounts(profile: DatasetProfile, labels: dict[str, Guess], queries: Queries) -> dict[str, Amount]:
@@ -113,6 +115,15 @@ def _labels(profile: DatasetProfile) -> dict[str, Guess]:
     if candidate is None:
         return {}
     return {candidate.name: Guess("label", candidate.reason, label=candidate.label)}
+
+
+def _other_labels(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:
+    """Return new guesses for features that may be labels too, since what is known as late may not be a feature."""
+    return {
+        other.name: replace(guesses[other.name], doubt="; ".join(filter(None, (guesses[other.name].doubt, AS_LATE))))
+        for other in candidates_of(profile)
+        if is_usual(other.name) and guesses[other.name].role in ("dense", "sparse")
+    }
 
 
 def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:

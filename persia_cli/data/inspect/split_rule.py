@@ -30,7 +30,7 @@ class SplitRule:
         """The rule, for people."""
         match self.split:
             case None:
-                return "none is marked, so the last fifth is compared with the rows before"
+                return "the last fifth, for the comparison below"
             case ColumnSplit(column=column, eval=values):
                 return f"where column {column} is {values}"
             case FileSplit(eval=patterns):

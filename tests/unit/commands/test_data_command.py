@@ -63,13 +63,24 @@ def test_the_suggestion_is_written_once(persia, shop: Path) -> None:
     assert again.err.startswith("error: shop.yaml exists already")
 
 
+def test_a_relative_path_is_relative_to_the_written_file_so_that_both_can_move(persia, shop: Path) -> None:
+    Path("clicks").symlink_to(shop.parent)
+    Path("described").mkdir()
+    ended = persia("data", "inspect", "clicks/shop.parquet", "--write", "described/shop.yaml")
+    assert ended.code == 0, ended.err
+    assert "path: ../clicks/shop.parquet\n" in Path("described/shop.yaml").read_text()
+    ended = persia("train", "dataset=described/shop.yaml", "--dry-run")
+    assert ended.code == 0, ended.err
+
+
 def test_on_a_terminal_there_are_tables(shop: Path) -> None:
     found = inspect_data(str(shop), lambda done, total: None)
     console = Console(file=io.StringIO(), force_terminal=True, width=160, color_system=None, highlight=False)
     show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", parse_bytes("1GiB")), True)
     text = console.file.getvalue()
     assert "2,000 rows in 1 row group" in text
-    assert "1,600 training and 400 evaluation rows: none is marked, so the last fifth" in text
+    assert "1,600 training and 400 evaluation rows: the last fifth, for the comparison below" in text
+    assert "training splits by {kind: hash" in text
     [last] = [line for line in text.splitlines() if line.startswith("last_items")][:1]
     assert "0…89 ids, mean 44.1 ▁▁▁▂▃▅█▇" in last
     assert "kind: parquet" in text

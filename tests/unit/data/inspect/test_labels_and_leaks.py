@@ -170,3 +170,10 @@ def test_the_label_is_right_or_asked_for_and_no_leak_is_used(tmp_path: Path, nam
     others = {each for each in table.columns if found.roles[each].role == "unused"} - {*table.leaks}
     wanted = {"hotel": {"status_date"}, "a label with nulls": {"target"}, "a label with nulls, of texts": {"target"}}
     assert others - {"id", "row"} == wanted.get(name, set()), "nothing else is left out"
+
+
+def test_another_usual_label_among_the_features_has_a_doubt(tmp_path: Path) -> None:
+    found = look(tmp_path, Table({"plan": plan, "clicked": other(0.3), "bought": ones}, ["bought"]))
+    assert found.roles["clicked"].role == "dense"
+    assert "clicked  # 0 and 1; also a usual name of labels" in found.suggestion
+    assert "usual name of labels" not in found.roles["plan"].doubt
