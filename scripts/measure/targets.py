@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from persia_cli.bench.result import Result
 from persia_cli.commands.screen import out, say
@@ -197,10 +197,13 @@ def judge(results: Sequence[Result], run: str = "") -> list[Judged]:
 
 
 def judge_json(printed: dict[str, Any]) -> list[Judged]:
-    """Judge the JSON object of a benchmark; raises UserError for a quick run."""
-    if printed["quick"]:
+    """Judge the JSON object of a benchmark; raises UserError for a quick run, and for output without results."""
+    if printed.get("quick"):
         raise UserError("this was a quick run: its numbers have no meaning")
-    results = TypeAdapter(list[Result]).validate_python(printed["results"])
+    try:
+        results = TypeAdapter(list[Result]).validate_python(printed["results"])
+    except (KeyError, ValidationError):
+        raise UserError("it is not the output of a benchmark that has targets") from None
     if "run" not in printed:
         return judge(results)
     processor = Processor(printed["machine"]["cpu"], tuple(printed["machine"]["features"]))
