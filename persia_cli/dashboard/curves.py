@@ -44,7 +44,7 @@ def _columns(data: bytes, most: int) -> Columns:
     lines = data.split(b"\n")[:-1]
     kinds = [line for line in lines if TRAIN in line], [line for line in lines if TRAIN not in line]
     by_split: dict[str, list[dict[str, Any]]] = {}
-    for line in chain.from_iterable(_thinned(kind, most) for kind in kinds):
+    for line in chain.from_iterable(thinned(kind, most) for kind in kinds):
         found = object_of(line) or {}
         if isinstance(found.get("split"), str) and isinstance(found.get("step"), int):
             by_split.setdefault(found["split"], []).append(_numbers(found))
@@ -54,7 +54,8 @@ def _columns(data: bytes, most: int) -> Columns:
     }
 
 
-def _thinned(lines: Sequence[bytes], most: int) -> Sequence[bytes]:
+def thinned(lines: Sequence[bytes], most: int) -> Sequence[bytes]:
+    """Return every n-th line and the last one, so that about `most` are left."""
     every = -(-len(lines) // most) or 1
     return [*lines[:-1][::every], *lines[-1:]]
 

@@ -11,12 +11,13 @@ from typing import Any
 import yaml
 
 from persia_cli.config.record import CONFIG, plain_yaml
-from persia_cli.dashboard.curves import TRAIN
+from persia_cli.dashboard.curves import TRAIN, thinned
 from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.logs import last_lines
 from persia_cli.disk import read_regular
 from persia_cli.errors import UserError
-from persia_cli.observe.history import COPIED, Line, outcome_by
+from persia_cli.metric import aim_of
+from persia_cli.observe.history import COPIED, Line, metric_name, outcome_by
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
 from persia_cli.observe.outcome import quality_in, speed_of
 
@@ -26,8 +27,8 @@ KINDS = (b'"event": "began"', b'"event": "phase"', b'"event": "best"')
 EVAL = b'"split": "eval"'
 LONGEST = 200
 """Maximum number of characters of a name."""
-RECENT = 50
-"""Lines of training that the speed is of."""
+RECENT, SPARKS = 50, 40
+"""Lines of training that the speed is of, and evaluations of a curve."""
 _SECTIONS = re.compile(r"^(?:name|model|mode):.*\n(?:[ -].*\n)*", re.MULTILINE)
 
 Score = tuple[str, float | None, int]
@@ -49,6 +50,12 @@ class RunRow:
     samples_per_s: float | None = None
     score: Score | None = None
     """The evaluation that the run chose, else the last one."""
+    spark: tuple[float, ...] = ()
+    """The same metric of the evaluations so far, of many only some."""
+    metric: str = ""
+    """The name of the metric."""
+    is_low: bool = False
+    """True if low values of the metric are better."""
     began_s: float | None = None
     last_s: float | None = None
 
@@ -80,10 +87,13 @@ def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunR
     reported, lines = last_lines(path / EVENTS, EVENT_BYTES), last_lines(path / METRICS, METRIC_BYTES)
     events = [event for kind in KINDS for event in _objects(reported, kind)]
     training = _objects([line for line in lines if TRAIN in line][-RECENT:], TRAIN)
+    evaluations = _objects(thinned([line for line in lines if EVAL in line], SPARKS), EVAL)
     scores = [
-        *map(_score, _objects([line for line in lines if EVAL in line][-1:], EVAL)),
+        *map(_score, evaluations[-1:]),
         *((event["metric"], event["value"], event["step"]) for event in events if event["event"] == "best"),
     ]
+    metric = scores[-1][0] if scores else "loss"
+    values = [quality_in(line).get(metric) for line in evaluations]
     last = training[-1] if training else {}
     began_s = next((event["time"] for event in events if event.get("phase") == "training"), None)
     row = RunRow(
@@ -95,6 +105,9 @@ def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunR
         step=last.get("step"),
         samples_per_s=speed_of(training) or last.get("samples_per_s"),
         score=scores[-1] if scores else None,
+        spark=tuple(value for value in values if value is not None),
+        metric=metric_name(metric),
+        is_low=aim_of(metric) == "low",
         began_s=began_s,
         last_s=last.get("time", began_s),
     )

@@ -36,6 +36,8 @@ def sweep_row(folder: Folder, name: str) -> dict[str, Any]:
 def sweep_details(folder: Folder, name: str, metric: str | None = None) -> dict[str, Any]:
     """Return a sweep's row, and its settings with means over seeds; raises UserError if there is no such sweep.
 
+    `is_best`: no other setting is as fast and as good; `is_top`: none is as good.
+
     Settings are compared by `metric`: by default the requested one, else AUC, RMSE or the loss.
     """
     path, row = folder.sweep(name), sweep_row(folder, name)
@@ -48,11 +50,14 @@ def sweep_details(folder: Folder, name: str, metric: str | None = None) -> dict[
     )
     settings = settings_of([outcome.point for outcome in results])
     rows = [_setting([each for each in results if each.point.setting == setting], metric) for setting in settings]
-    best = -math.inf
+    best, top = -math.inf, None
     for each in sorted(rows, key=lambda each: -each["speed"]["mean"] if each["speed"] else 0.0):
         good = goodness(aim_of(metric), each["quality"]["mean"]) if each["speed"] and each["quality"] else -math.inf
         each["is_best"] = good > best
-        best = max(good, best)
+        if each["is_best"]:
+            best, top = good, each
+    for each in rows:
+        each["is_top"] = each is top
     return {**row, "metric": metric_name(metric), "settings": rows}
 
 

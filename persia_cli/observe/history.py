@@ -235,7 +235,7 @@ def key_metrics(history: RunHistory) -> dict[str, str]:
             of = "" if len(history.labels) == 1 else f", {correction['label']}"
             metrics[f"calibrated{of}"] = f"slope {correction['slope']:.3g}, shift {correction['shift']:.3g}"
     best = history.last_event("best")
-    if best is not None:
+    if best is not None and metric_name(best["metric"]) not in metrics:
         metrics[f"best {metric_name(best['metric'])}"] = f"{best['value']:.4f} at step {best['step']:,}"
     if history.training:
         last = history.training[-1]

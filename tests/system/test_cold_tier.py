@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from persia_cli.dashboard.curves import new_curves
-from persia_cli.dashboard.panels import PANELS
+from persia_cli.dashboard.panels import GROUPS
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.jobs.result import lost_rows
 from tests.support.jobs import CRITEO_FFNN, train
@@ -53,7 +53,8 @@ def test_a_training_beyond_memory_has_the_bits_of_one_within(kind: str, criteo_r
     assert sum(table["counters"]["returned"] for table in tables.values()) == counted(beyond, "returned") > 0
     assert sum(table["bytes"] for table in tables.values()) <= MEMORY
     keys = [new_curves(result.run_dir, "", 100)[0]["train"].keys() for result in (within, beyond)]
-    titles = [{panel.title for panel in PANELS if panel.curves.keys() & each} for each in keys]
+    panels = [panel for group in GROUPS.values() for panel in group]
+    titles = [{panel.title for panel in panels if panel.curves.keys() & each} for each in keys]
     assert titles[1] - titles[0] == {
         "Rows found in memory and on disks", "Wait for disks", "Reads from disks", "Writes to disks", "Rows lost",
     }  # fmt: skip

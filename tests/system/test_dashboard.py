@@ -116,6 +116,25 @@ def test_runs_are_chosen_and_compared_by_keyboard(tmp_path: Path, page: Any) -> 
         assert "u-off" in entry.locator("xpath=..").get_attribute("class")
 
 
+def test_a_column_sorts_the_runs_and_the_first_charts_are_auc_loss_and_speed(tmp_path: Path, page: Any) -> None:
+    with opened(made_up(tmp_path), page) as url:
+        page.goto(url)
+        names, steps = page.locator("tbody td:first-child"), page.get_by_role("button", name="steps", exact=True)
+        for order, shown in (("descending", ["runs/a", "runs/b"]), ("ascending", ["runs/b", "runs/a"])):
+            steps.click()
+            page.locator(f"th[aria-sort={order}]", has=steps).wait_for()
+            assert [text.strip() for text in names.all_text_contents()] == shown
+        assert page.locator("svg.spark").count() == 2
+        page.goto(f"{url}/run?run=runs/a")
+        page.get_by_role("img", name="Reliability").wait_for()
+        assert page.locator(".large h3").all_text_contents() == ["AUC", "Loss", "Training speed"]
+        assert page.locator("details[open] > summary").all_text_contents()[:2] == ["Quality", "Embedding tables"]
+        assert page.locator("h3", has_text="Log loss").count() == 1
+        assert page.locator(".styles span").all_inner_texts() == [
+            "training", "evaluation", "test", "ideal", "best evaluation",
+        ]  # fmt: skip
+
+
 def test_every_page_is_light_or_dark_as_the_reader_prefers(tmp_path: Path, page: Any) -> None:
     with opened(made_up(tmp_path), page) as url:
         for path in ("/", "/run?run=runs/b", "/compare?run=runs/a&run=runs/b"):

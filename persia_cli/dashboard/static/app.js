@@ -31,8 +31,8 @@ async function showRun(asked) {
   }, failed);
   follow("curves", [["run", run]], {
     curves: (event) => page.curves.take(event),
-    state({ step, samples_per_s }) {
-      page.now.textContent = `Step ${number(step)}, ${number(samples_per_s)} samples/s`;
+    state({ state, step, samples_per_s }) {
+      page.now.textContent = state === "running" ? `Step ${number(step)}, ${number(samples_per_s)} samples/s` : "";
       soon();
     },
     gone: failed,
@@ -40,7 +40,7 @@ async function showRun(asked) {
 }
 
 function showSweep(asked) {
-  const sweep = asked.get("sweep"), points = new RunTable("Points"), page = new SweepPage(sweep, points.node);
+  const sweep = asked.get("sweep"), points = new RunTable("Points", true, true), page = new SweepPage(sweep, points.node);
   const soon = paced(async () => page.show(await load("sweep", { sweep })), failed);
   follow("rows", [["sweep", sweep]], { rows(found) { points.take(found); soon(); }, gone: failed });
 }

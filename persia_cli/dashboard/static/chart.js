@@ -1,12 +1,19 @@
 // A chart by uPlot: lines, points or bars in colours of the page, with a legend that is used by keyboard.
 
-import { duration, h, number } from "./parts.js";
+import { drawing, duration, h, number } from "./parts.js";
 
-const COLOURS = 8, HEIGHT = 230, ROOM = 1 / 12;
+const COLOURS = 8, HEIGHT = 230, ROOM = 1 / 12, RING = 5.5;
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 5 });
 const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const grid = { stroke: colour("--line"), width: 1 };
-const DASHES = [5, 4];
+// The style of a line says what it is, on every page; `key` is its text in the legend of styles.
+const STYLES = {
+  train: { key: "training", width: 1.2, alpha: 0.5 },
+  eval: { key: "evaluation", width: 2, dots: 5 },
+  test: { key: "test", width: 1.6, dash: [8, 5] },
+  ideal: { key: "ideal", width: 1.2, dash: [2, 4] },
+  plain: { width: 1.5 },
+};
 const TIMES = [1, 2, 5, 10, 15, 30].flatMap((each) => [each, 60 * each, 3600 * each, 86400 * each]).sort((a, b) => a - b);
 
 // The range of an axis: with room around the numbers, also around a single one, but below 0 only if a number is.
@@ -16,16 +23,29 @@ function range(low, high, below, above) {
   return [low >= 0 ? Math.max(0, least) : least, high + width * (isFlat ? 1 : above)];
 }
 
+// The legend of styles.
+export function styleKey() {
+  const line = ({ width, alpha = 1, dash = "", dots }) => drawing(
+    { width: 36, height: 10, stroke: "currentColor", fill: "currentColor", "aria-hidden": true },
+    ["line", { x1: 0, x2: 36, y1: 5, y2: 5, "stroke-width": width, "stroke-opacity": alpha, "stroke-dasharray": dash }],
+    ...(dots ? [6, 30].map((cx) => ["circle", { cx, cy: 5, r: dots / 2 + 0.5 }]) : []),
+  );
+  const ring = drawing({ width: 14, height: 14, stroke: "currentColor", fill: "none", "aria-hidden": true },
+    ["circle", { cx: 7, cy: 7, r: RING, "stroke-width": 1.6 }]);
+  const shown = Object.values(STYLES).filter(({ key }) => key).map((style) => h("span", {}, line(style), style.key));
+  return h("p", { class: "styles" }, shown, h("span", {}, ring, "best evaluation"));
+}
+
 export class Chart {
   // `kind`: "curves"; "points" with room for their texts; "bars"; or "powers", with powers of 2 on the x-axis.
-  // `series`: { label, order, dots, isDashed, isAlone } of each; isAlone: points without lines. `names`: the numbers on
+  // `series`: { label, order, style, dots, isAlone } of each; isAlone: points without lines. `names`: the numbers on
   // the x-axis with their texts. `isLog`: both axes are logarithmic. `isTime`: the x-axis has seconds.
   constructor({
-    kind = "curves", title, unit = "", meaning, x, y, series, names, height = HEIGHT, sync, fromZero = false,
+    kind = "curves", title, caption = "", x, y, series, names, height = HEIGHT, sync, fromZero = false,
     isLog = false, isTime = false,
   }) {
     Object.assign(this, { kind, title, x, series, marks: [] });
-    this.node = h("figure", {}, h("h3", { title: meaning }, title, h("span", { class: "soft" }, ` ${unit}`)));
+    this.node = h("figure", {}, h("h3", {}, title), h("p", { class: "caption", title: caption }, caption));
     const hues = ["", ...series.map(({ order }) => `--series-${order % COLOURS}`)], text = new Map(names);
     const wide = (_, texts) => 34 + 7 * Math.max(3, ...(texts ?? []).map((each) => each.length));
     const axis = (label, size) => ({
@@ -36,7 +56,12 @@ export class Chart {
     const named = {
       splits: [...text.keys()], filter: (_, splits) => splits, values: (_, splits) => splits.map((each) => text.get(each)),
     };
-    const marker = (_, n) => `var(${hues[n]})`;
+    const style = (n) => ({ ...STYLES[series[n - 1]?.style ?? "plain"], ...series[n - 1] });
+    const markers = {
+      width: (_, n) => (style(n).isAlone ? style(n).dots : style(n).width + 1), fill: "none",
+      dash: (_, n) => (style(n).isAlone ? "dotted" : style(n).dash ? "dashed" : "solid"),
+      stroke: (_, n) => `color-mix(in srgb, var(${hues[n]}) ${100 * (style(n).alpha ?? 1)}%, transparent)`,
+    };
     // Where the pointer is nowhere, the legend has the last values.
     const value = (u, each, n, at) => {
       const found = at == null ? u.data?.[n]?.findLast((every) => every != null) : each;
@@ -51,7 +76,7 @@ export class Chart {
     const up = (_, low, high) => range(...this.withBars(fromZero ? 0 : low, high, "y", "dy"), ROOM, above);
     this.u = new uPlot({
       width: 400, height, cursor: { sync: { key: sync } },
-      legend: { show: kind !== "bars", live: kind === "curves", markers: { stroke: marker, fill: marker } },
+      legend: { show: kind !== "bars", live: kind === "curves", markers },
       scales: {
         x: {
           time: false, range: across, distr: isLog || kind === "powers" ? 3 : 1, log: kind === "powers" ? 2 : 10,
@@ -59,12 +84,11 @@ export class Chart {
         y: isLog ? { distr: 3 } : { range: up },
       },
       axes: [{ ...axis(x, 30), ...(names ? named : isTime ? times : {}) }, axis(y, wide)],
-      series: [{ label: x, value }, ...series.map(({ label, dots, isDashed, isAlone }, n) => {
-        const stroke = colour(hues[n + 1]);
-        const points = dots ? { show: true, size: dots, fill: stroke } : isDashed || kind === "bars" ? { show: false } : {};
+      series: [{ label: x, value }, ...series.map(({ label, isAlone }, n) => {
+        const stroke = colour(hues[n + 1]), { width, alpha, dash, dots } = style(n + 1);
+        const points = dots ? { show: true, size: dots, fill: stroke } : { show: false };
         const bars = kind === "bars" ? { paths: uPlot.paths.bars({ size: [0.7, 90] }), fill: stroke } : {};
-        const dash = isDashed ? DASHES : undefined;
-        return { label, stroke, points, value, width: isAlone ? 0 : 1.4, dash, spanGaps: true, ...bars };
+        return { label, stroke, points, value, width: isAlone ? 0 : width, alpha, dash, spanGaps: true, ...bars };
       })],
       hooks: { draw: [() => this.drawMarks()] },
     }, null, this.node);
@@ -101,7 +125,7 @@ export class Chart {
     return ends.length ? [Math.min(low, ...ends), Math.max(high, ...ends)] : [low, high];
   }
 
-  // Draws error bars and texts of points: { x, y, dx, dy, text, isMiddle }.
+  // Draws error bars, rings and texts of points: { x, y, dx, dy, text, isMiddle, isBest }.
   drawMarks() {
     const { ctx, bbox } = this.u, at = (value, scale) => this.u.valToPos(value, scale, true);
     ctx.save();
@@ -109,6 +133,7 @@ export class Chart {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     ctx.strokeStyle = ctx.fillStyle = colour("--soft")();
+    ctx.setLineDash([]);
     ctx.textAlign = "left";
     ctx.textBaseline = "bottom";
     ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
@@ -120,11 +145,19 @@ export class Chart {
       ctx.lineTo(at(x, "x"), at(y + dy, "y"));
     }
     ctx.stroke();
+    ctx.strokeStyle = ctx.fillStyle = colour("--ink")();
+    ctx.lineWidth = 1.6 * devicePixelRatio;
+    for (const { x, y } of this.marks.filter(({ isBest }) => isBest)) {
+      ctx.beginPath();
+      ctx.arc(at(x, "x"), at(y, "y"), RING * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.stroke();
+    }
     this.drawTexts();
     ctx.restore();
   }
 
-  // Writes the texts of points, each where it covers no other, no point and no error bar, if there is such a place.
+  // Writes the texts of points, each where it covers no other, no point and no error bar, if there is such a place, and
+  // the fewest lines.
   drawTexts() {
     const { ctx, bbox } = this.u, em = 12 * devicePixelRatio, gap = 8 * devicePixelRatio;
     const at = (x, y) => [this.u.valToPos(x, "x", true), this.u.valToPos(y, "y", true)];
@@ -141,11 +174,32 @@ export class Chart {
       const boxes = corners.map(([a, b]) => [a, b - em, a + width, b]);
       const isFree = ([a, b, c, d]) => a >= bbox.left && c <= bbox.left + bbox.width && b >= bbox.top
         && d <= bbox.top + bbox.height && !taken.some(([e, f, g, i]) => a < g && e < c && b < i && f < d);
-      const box = boxes.find(isFree);
-      if (!box) continue;
+      const free = boxes.filter(isFree), counts = free.map((each) => this.crossings(each));
+      if (!free.length) continue;
+      const box = free[counts.indexOf(Math.min(...counts))];
       taken.push(box);
+      ctx.strokeStyle = colour("--card")();
+      ctx.lineWidth = 4 * devicePixelRatio;
+      ctx.strokeText(text, box[0], box[3]);
       ctx.fillText(text, box[0], box[3]);
     }
+  }
+  // The number of lines between two points that lie in a box of pixels at least partly, as rectangles.
+  crossings([left, top, right, bottom]) {
+    const [from, to] = [left, right].map((each) => this.u.posToVal(each, "x", true));
+    const [low, high] = [bottom, top].map((each) => this.u.posToVal(each, "y", true));
+    const [xs, ...lines] = this.u.data;
+    let count = 0;
+    for (const ys of lines) {
+      let before = -1;
+      for (const [n, y] of ys.entries()) {
+        if (y == null) continue;
+        const last = before < 0 ? n : before;
+        if (xs[last] < to && xs[n] > from && Math.min(y, ys[last]) < high && Math.max(y, ys[last]) > low) count += 1;
+        before = n;
+      }
+    }
+    return count;
   }
 }
 

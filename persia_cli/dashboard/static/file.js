@@ -11,7 +11,7 @@ if (data.run) {
   page.show(data.run);
   page.curves.take({ run: data.title, all: true, splits: data.curves });
 } else {
-  const points = new RunTable("Points", false);
+  const points = new RunTable("Points", false, true);
   points.take({ rows: data.rows, gone: [] });
   new SweepPage(data.title, points.node).show(data.sweep);
 }

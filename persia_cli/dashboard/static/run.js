@@ -14,10 +14,10 @@ function reliability({ labels, step }) {
   const marks = points.flat(), all = marks.flatMap(({ x, y }) => [x, y]);
   if (!all.length) return null;
   const ends = [Math.min(...all), Math.max(...all)];
-  const series = names.map((label, order) => ({ label, order, dots: 6 }));
+  const series = names.map((label, order) => ({ label, order, style: "eval" }));
   const options = {
-    title: "Reliability", unit: `evaluation at step ${number(step)}; bars: 95 % confidence`,
-    x: "predicted probability", series: [...series, { label: "calibrated", order: 5, isDashed: true }],
+    title: "Reliability", caption: `evaluation at step ${number(step)}; bars: 95 % confidence`,
+    x: "predicted probability", series: [...series, { label: "ideal", order: 5, style: "ideal" }],
     isLog: ends[1] > 50 * ends[0],
   };
   const tables = points.map((each) => [each.map(({ x }) => x), each.map(({ y }) => y)]);
@@ -28,7 +28,7 @@ function staleness({ shares, bound, mean }) {
   const percents = Object.values(shares), xs = percents.map((_, n) => n);
   const options = {
     kind: "bars", title: "Staleness of rows", x: "steps", series: [{ label: "% of steps", order: 0 }],
-    unit: bound ? `at most ${bound}, mean ${Number(mean.toPrecision(3))}` : "always the newest rows", fromZero: true,
+    caption: bound ? `at most ${bound}, mean ${Number(mean.toPrecision(3))}` : "always the newest rows", fromZero: true,
     names: Object.keys(shares).map((name, n) => [n, name]),
   };
   const marks = percents.map((y, x) => ({ x, y, text: `${Number(y.toPrecision(3))} %`, isMiddle: true }));

@@ -1,7 +1,7 @@
 // The page of a sweep: its frontier of quality and speed, both against staleness, its settings, and its points.
 
 import { Grid } from "./chart.js";
-import { badge, begin, h, number, plural, show, soft, spread, table } from "./parts.js";
+import { badge, begin, h, number, plural, show, soft, spread, star, table } from "./parts.js";
 
 const BARE = 5;
 const mark = ({ speed, quality, label, setting }) => ({
@@ -11,13 +11,14 @@ const mark = ({ speed, quality, label, setting }) => ({
 // The chart of settings; a line joins those on the frontier.
 function frontier(drawn, metric, bars) {
   const parts = [true, false].map((isBest) => drawn.filter(({ is_best }) => is_best === isBest).map(mark));
+  if (!parts[1].length) parts.pop();
   const options = {
-    kind: "points", title: "Quality and speed", unit: `frontier: no other setting is as fast and as good; ${bars}`,
+    kind: "points", title: "Quality and speed", caption: `frontier: no other setting is as fast and as good; ${bars}`,
     x: "training speed (samples/s)", y: metric, height: 400,
     series: [
       { label: "on the frontier", order: 0, dots: 11 },
       { label: "others", order: BARE, dots: 7, isAlone: true },
-    ],
+    ].slice(0, parts.length),
   };
   return [options, parts.map((part) => [part.map(({ x }) => x), part.map(({ y }) => y)]), parts.flat()];
 }
@@ -28,7 +29,7 @@ function byStaleness(drawn, key, title, y, bars) {
   const lines = [...new Set(bounded.map(({ others }) => others))];
   const tables = lines.map((each) => bounded.filter(({ others }) => others === each));
   const options = {
-    kind: "powers", title, unit: bars, x: "bound on staleness (steps)", y, height: 300,
+    kind: "powers", title, caption: bars, x: "bound on staleness (steps)", y, height: 300,
     names: [...new Set(bounded.map(({ staleness }) => staleness))].map((each) => [each, number(each)]),
     series: lines.map((label, order) => ({ label: label || y, order, dots: 7 })),
   };
@@ -55,9 +56,10 @@ export class SweepPage {
       this.both.put(0, ...byStaleness(drawn, "quality", "Quality against staleness", metric, bars));
       this.both.put(1, ...byStaleness(drawn, "speed", "Speed against staleness", "samples/s", bars));
     }
-    const star = (isBest) => (isBest ? h("b", { class: "best", title: "on the frontier" }, "★") : "");
-    const cells = ({ setting, is_best, finished, failed, quality, speed }) =>
-      [setting, star(is_best), number(finished), number(failed), spread(quality), spread(speed)];
+    const cells = ({ setting, is_best, is_top, finished, failed, quality, speed }) => [
+      setting, is_best ? "yes" : "", number(finished), number(failed),
+      h("span", { "data-key": quality?.mean ?? "–" }, star(is_top), spread(quality)), spread(speed),
+    ];
     const head = ["setting", "frontier", "seeds", "failed", metric ?? "", "samples/s"];
     show(this.settings, table("Settings", [head, ...settings.map(cells)]));
   }

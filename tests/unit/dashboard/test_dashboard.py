@@ -16,7 +16,7 @@ import typer.testing
 
 from persia_cli.dashboard.app import STATIC
 from persia_cli.dashboard.page_file import sweep_file
-from persia_cli.dashboard.panels import PANELS
+from persia_cli.dashboard.panels import GROUPS
 from persia_cli.main import app
 from persia_cli.observe.history import key_metrics, read_history
 from persia_cli.observe.journal_keys import METRIC_KEYS
@@ -65,7 +65,8 @@ def test_the_list_has_states_and_the_last_evaluation_of_each_run(asked: Asked, r
             "runs/done": "done", "runs/failed": "failed", "runs/running": "running", "damaged": "damaged",
         }  # fmt: skip
         last = read_history(runs / "runs" / "done").evaluations[-1]
-        done = rows["runs/done"]
+        done, evaluations = rows["runs/done"], read_history(runs / "runs" / "done").evaluations
+        assert (done["spark"], done["metric"], done["is_low"]) == ([line["auc"] for line in evaluations], "AUC", False)
         assert done["score"] == ["auc", last["auc"], last["step"]]
         assert (done["model"], done["mode"], done["step"]) == ("ffnn", "hybrid", 1500)
         assert rows["runs/failed"]["text"] == "<b>no</b>"
@@ -133,7 +134,7 @@ def test_details_are_those_of_the_report(asked: Asked, runs: Path) -> None:
 
 def test_every_metric_has_a_chart() -> None:
     """Without places in the record, and without staleness, which is an object."""
-    drawn = [key for panel in PANELS for key in panel.curves]
+    drawn = [key for panels in GROUPS.values() for panel in panels for key in panel.curves]
     assert sorted(drawn) == sorted(
         METRIC_KEYS.keys() - {"time", "step", "samples", "split", "eval_samples", "staleness"}
     )
@@ -182,6 +183,7 @@ def test_a_sweep_shows_the_settings_that_none_beats(asked: Asked, runs: Path) ->
     assert {each["others"]: each["is_best"] for each in found["settings"]} == {
         "ffnn": True, "dlrm": True, "dcn_v2": False,
     }  # fmt: skip
+    assert [each["others"] for each in found["settings"] if each["is_top"]] == ["dlrm"]
     assert (found["state"], found["points"], found["done"], found["failed"]) == ("done", 3, 3, 0)
     with asked.events("/api/rows", sweep="sweep") as events:
         assert rows_in(events).keys() == {"sweep/points/001-ffnn"}
