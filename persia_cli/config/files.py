@@ -45,11 +45,10 @@ def read_dataset_file(name: str) -> dict[str, Any]:
     if values.get("labels") == "???":
         raise ConfigError(f"{name}: {label_to_choose(path.read_text(encoding='utf-8'))}")
     keys: dict[str, Any] = checked(_File, {"dataset": values}, name).dataset.model_dump(mode="json")
-    if "path" in keys:
-        given = keys["path"]
-        keys["path"] = (
-            _whole(given, path.parent) if isinstance(given, str) else [_whole(part, path.parent) for part in given]
-        )
+    for place in (keys, *keys.get("histories", {}).values()):
+        if (given := place.get("path")) is not None:
+            is_one = isinstance(given, str)
+            place["path"] = _whole(given, path.parent) if is_one else [_whole(part, path.parent) for part in given]
     return keys
 
 

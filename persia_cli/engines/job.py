@@ -184,8 +184,12 @@ def anchored(run: Run) -> Run:
     """Return the run with its relative paths made absolute: roles and later commands may run in other folders."""
     dataset, model = run.dataset, run.model
     if isinstance(dataset, ParquetDataset):
-        whole = [_absolute(path) for path in dataset.paths]
-        dataset = dataset.model_copy(update={"path": tuple(whole) if len(whole) > 1 else whole[0]})
+        changed_paths: dict[str, Any] = {"path": _all_absolute(dataset.paths)}
+        changed_paths["histories"] = {
+            name: history.model_copy(update={"path": _all_absolute(history.paths)}) if history.paths else history
+            for name, history in dataset.histories.items()
+        }
+        dataset = dataset.model_copy(update=changed_paths)
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": _absolute(model.file)})
     changed: dict[str, Any] = {"dataset": dataset, "model": model, "init_from": _anchored_source(run.init_from)}
@@ -195,6 +199,12 @@ def anchored(run: Run) -> Run:
     if run.checkpoint.path is not None:
         changed["checkpoint"] = run.checkpoint.model_copy(update={"path": _absolute(run.checkpoint.path)})
     return run.model_copy(update=changed)
+
+
+def _all_absolute(paths: Sequence[str]) -> str | tuple[str, ...]:
+    """Return absolute paths as a configuration has them."""
+    whole = tuple(map(_absolute, paths))
+    return whole if len(whole) > 1 else whole[0]
 
 
 def _anchored_source(source: InitFrom | None) -> InitFrom | None:

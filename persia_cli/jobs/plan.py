@@ -50,7 +50,7 @@ DOING: dict[Task, str] = {"evaluate": "evaluating", "predict": "predicting"}
 def facts_of(dataset: Dataset, reporter: Reporter = SILENT) -> DatasetFacts:
     """Return the facts about a data set; raises DataError with every problem, one line each."""
     if isinstance(dataset, ParquetDataset):
-        announce(reporter, *dataset.paths)
+        announce(reporter, *dataset.paths, *(path for history in dataset.histories.values() for path in history.paths))
     with reporter.converting() as progress:
         facts = inspect(dataset, progress)
     if facts.left_out:

@@ -119,9 +119,9 @@ def csv_fields(contents: ParquetScan) -> CsvFields | None:
 
 
 def _columns(dataset: ParquetDataset) -> list[str]:
-    """Return the columns that features read."""
+    """Return the columns of samples that features read."""
     columns = [
-        *(feature.column_name for feature in dataset.sparse),
+        *(feature.column_name for feature in dataset.sparse if dataset.history_of(feature) is None),
         *(feature.name for feature in dataset.dense_features),
     ]
     return list(dict.fromkeys(columns))

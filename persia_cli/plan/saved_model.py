@@ -193,7 +193,7 @@ def _require_contents(plan: JobPlan, saved: TrainingData) -> None:
     # Files of evaluation samples alone may be more or fewer.
     accepted = f"v{xxh64(''.join(now).encode()).hexdigest()}"
     if dataset.accept_changed != accepted:
-        names = sampled(scan.groups, scan.split_rows)
+        names = [*sampled(scan.groups, scan.split_rows), *(f"the data of history {name}" for name in dataset.histories)]
         changed = [name for name, *pair in zip_longest(names, saved.contents, now) if pair[0] != pair[1]]
         more = f" and {count(len(changed) - 1, 'more file')}" if len(changed) > 1 else ""
         have = "have" if more else "has"

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Changeable, Count, Node, NonNegative, Positive
-from persia_cli.config.schema.features import DenseFeature, Label, Sparse
+from persia_cli.config.schema.features import DenseFeature, Label, Sparse, SparseFeature
+from persia_cli.config.schema.histories import History, HistoryName, Windows
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.config.schema.split import Split
 
@@ -99,6 +100,16 @@ class FileForm(Node):
     csv: CsvFormat = CsvFormat()
 
 
+def _with_length(feature: Any, histories: dict[Any, Any]) -> Any:
+    """Return the keys of a sparse feature, with the `max_length` of the history that it reads, if it reads one."""
+    keys = {"name": feature} if isinstance(feature, str) else feature
+    if not isinstance(keys, dict) or keys.get("max_length") is not None:
+        return feature
+    history = histories.get(str(keys.get("column") or keys.get("name")).partition(".")[0])
+    length = history.get("max_length") if isinstance(history, dict) else None
+    return feature if length is None else {**keys, "max_length": length}
+
+
 class ParquetDataset(Node):
     """Samples in files: Parquet, or CSV and JSON Lines by their `format`."""
 
@@ -129,6 +140,11 @@ class ParquetDataset(Node):
     length is as many inputs; `{name: NAME, width: 64}` gives the length."""
     sparse: tuple[Sparse, ...] = ()
     """Sparse features; a plain name is short for `{name: NAME}`."""
+    histories: dict[HistoryName, History] = Field(default_factory=dict)
+    """Earlier events of each sample's user, by the name of the history; sparse features read their columns, as in
+    `{name: watched.movie, table: movie, pooling: none}`."""
+    samples: Windows | None = None
+    """The rows that training samples are made of; by default all."""
     weight: str | None = None
     """Column of sample weights, finite and not negative. The loss of a batch is the sum of weight times loss over the
     sum of weights: only the ratios of weights within a batch matter, and a batch of weight 0 has no gradient."""
@@ -185,6 +201,66 @@ class ParquetDataset(Node):
         """The paths, for messages."""
         first, *others = self.paths
         return f"{first} and {len(others)} more" if len(others) > 1 else ", ".join(self.paths)
+
+    def history_of(self, feature: SparseFeature) -> tuple[str, str] | None:
+        """Return the history whose ids a feature has, and their column in the events; None for a column of samples."""
+        name, _, column = feature.column_name.partition(".")
+        return (name, column) if name in self.histories else None
+
+    def features_of(self, history: str) -> list[tuple[SparseFeature, str]]:
+        """Return the features that read a history, each with its column in the events."""
+        found = ((feature, self.history_of(feature)) for feature in self.sparse)
+        return [(feature, of[1]) for feature, of in found if of is not None and of[0] == history]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _features_of_histories_have_a_length(cls, given: Any) -> Any:
+        """Give features of a history its `max_length`, unless they have their own."""
+        histories = given.get("histories") if isinstance(given, dict) else None
+        if not isinstance(histories, dict) or not isinstance(given.get("sparse"), list | tuple):
+            return given
+        return {**given, "sparse": [_with_length(feature, histories) for feature in given["sparse"]]}
+
+    @model_validator(mode="after")
+    def _histories_are_read(self) -> Self:
+        wrong = [sentence for feature in self.sparse if (sentence := self._wrong_history(feature)) is not None]
+        wrong += [
+            f"no sparse feature reads history {name}; give one, such as "
+            f"dataset.sparse=[…, {{name: {name}.{history.columns[0]}, table: {history.columns[0]}}}], or leave it out"
+            for name, history in self.histories.items()
+            if not self.features_of(name)
+        ]
+        if self.samples is not None:
+            history = self.histories.get(self.samples.of)
+            if history is None:
+                wrong.append(f"dataset.samples: there is no history {self.samples.of}; declare it in dataset.histories")
+            elif history.ties == "strict":
+                wrong.append(
+                    f"dataset.samples: windows have events of one time in the order of their rows; leave out ties of "
+                    f"history {self.samples.of}"
+                )
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
+
+    def _wrong_history(self, feature: SparseFeature) -> str | None:
+        """Return a sentence on a feature that asks of a history what it has not."""
+        if (found := self.history_of(feature)) is None:
+            return None
+        name, column = found
+        if column not in self.histories[name].columns:
+            return (
+                f"sparse feature {feature.name} reads column {column} of history {name}, which has "
+                f"{', '.join(self.histories[name].columns)}; add it to dataset.histories.{name}.columns"
+            )
+        if feature.makes_lists or feature.drops_nulls:
+            return (
+                f"an event of history {name} has exactly one id: leave separator, padding and missing_id: none out of "
+                f"{feature.name}"
+            )
+        if isinstance(feature.buckets, int):
+            return f"the buckets of {feature.name} are of events: give their boundaries, such as buckets: [10, 100]"
+        return None
 
     @model_validator(mode="after")
     def _has_a_path(self) -> Self:

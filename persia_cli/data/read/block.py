@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.read.bad_rows import bad_rows_allowed, leaving_out
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.columns import QUERY, label_columns, uses
@@ -23,6 +24,7 @@ from persia_cli.data.read.decode import (
     join_ids,
     take_ids,
 )
+from persia_cli.data.read.histories import Histories
 from persia_cli.data.read.slices import RowPiece
 from persia_cli.metric import Link
 
@@ -31,6 +33,28 @@ _ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
 """Rows whose ids are moved together: they fit into a processor's cache."""
 _SPARE = 8
 """Blocks differ a little in size, so their memory is for one in so many rows more; what is not used takes none."""
+
+
+class Earlier(NamedTuple):
+    """The ids of a feature of a history: those of the last `length` events of each sample's span."""
+
+    values: NDArray[np.uint64]
+    """The ids of all events, in the order of their store."""
+    spans: NDArray[np.int64]
+    """[rows, 2], the spans [first, last) of each sample's earlier events; features of a history share them."""
+    length: int
+
+    def take(self, rows: NDArray[np.int64]) -> Ids:
+        """Return the ids of some samples, in the order given."""
+        # Most data has no histories, and numba takes half a second to import.
+        from persia_cli.kernels.batch.spans import copy_spans
+
+        first, last = self.spans.take(rows, axis=0).T.copy()
+        np.maximum(first, last - self.length, out=first)
+        offsets = np.concatenate([[0], np.cumsum(last - first)])
+        ids = np.empty(offsets[-1], np.uint64)
+        copy_spans(self.values, first, last, ids)
+        return Ids(ids, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +70,7 @@ class DecodedBlock:
     weights: NDArray[np.float32] | None
     single: NDArray[np.uint64]
     """[rows, features that have one id per sample]"""
-    lists: tuple[Ids | None, ...]
+    lists: tuple[Ids | Earlier | None, ...]
     """The ids of each feature, None for those in `single`."""
     query_ids: NDArray[np.uint64] | None
     counts: Counter[str]
@@ -64,7 +88,12 @@ class DecodedBlock:
             portion = slice(first, first + _TAKEN_AT_ONCE)
             columns[:, portion] = self.single.take(rows[portion], axis=0).T
         single = iter(columns)
-        taken = [Ids(next(single), None) if ids is None else take_ids(ids, rows) for ids in self.lists]
+        taken = [
+            Ids(next(single), None) if ids is None
+            else take_ids(ids, rows) if isinstance(ids, Ids)
+            else ids.take(rows)
+            for ids in self.lists
+        ]  # fmt: skip
         batch = assemble(
             self.dense.take(rows, axis=0),
             self.labels.take(rows, axis=0),
@@ -100,6 +129,7 @@ def block_columns(dataset: ParquetDataset, query_column: str | None) -> list[str
 def decode_block(
     dataset: ParquetDataset,
     lists: frozenset[str],
+    histories: Histories,
     pieces: Iterable[RowPiece],
     places: NDArray[np.int64],
     room: Room,
@@ -120,7 +150,10 @@ def decode_block(
     allowed = bad_rows_allowed(dataset)
     weights = np.ones(size, np.float32) if allowed or dataset.weight is not None else None
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    is_list = [feature.column_name in lists or feature.makes_lists or feature.drops_nulls for feature in dataset.sparse]
+    spans = {name: room.array(name, (size, 2), np.int64) for name in histories.stores}
+    earlier = [_earlier(histories, feature, spans) for feature in dataset.sparse]
+    of_samples = tuple(feature for feature, ids in zip(dataset.sparse, earlier, strict=True) if ids is None)
+    is_list = [feature.column_name in lists or feature.makes_lists or feature.drops_nulls for feature in of_samples]
     ids = _IdsOfBlock(is_list, room.array("single", (size, len(is_list) - sum(is_list)), np.uint64))
     bad, why = np.full(size, NOT_BAD), ""
     done = 0
@@ -132,9 +165,12 @@ def decode_block(
             None if weights is None else weights[target],
             None if query_ids is None else query_ids[target],
         )
-        decode = partial(_decode_piece, dataset, lists, links, query_column, into)
+        decode = partial(_decode_piece, dataset, of_samples, lists, links, query_column, into)
         (feature_ids, counted), left_out, text = leaving_out(piece, allowed, decode)
         ids.add(done, feature_ids)
+        for name, store in histories.stores.items():
+            history = dataset.histories[name]
+            spans[name][target] = store.spans(history, piece.group, piece.start, piece.table, piece.rows)
         counts += counted
         if weights is not None and left_out.size:
             weights[done + left_out] = 0.0
@@ -143,7 +179,18 @@ def decode_block(
         done += piece.size
     order = np.empty_like(places)
     order[places] = np.arange(size)
-    return DecodedBlock(order, dense, labels, weights, ids.single, ids.lists(), query_ids, counts, bad, why)
+    read = iter(ids.lists())
+    feature_lists = tuple(next(read) if of_history is None else of_history for of_history in earlier)
+    return DecodedBlock(order, dense, labels, weights, ids.single, feature_lists, query_ids, counts, bad, why)
+
+
+def _earlier(histories: Histories, feature: SparseFeature, spans: Mapping[str, NDArray[np.int64]]) -> Earlier | None:
+    """Return the ids of a feature of a history, whose samples' spans come later; None for a column of samples."""
+    if (found := histories.ids_of(feature)) is None:
+        return None
+    name, values = found
+    assert feature.max_length is not None
+    return Earlier(values, spans[name], feature.max_length)
 
 
 class _Places(NamedTuple):
@@ -157,13 +204,14 @@ class _Places(NamedTuple):
 
 def _decode_piece(
     dataset: ParquetDataset,
+    sparse: Sequence[SparseFeature],
     lists: frozenset[str],
     links: Mapping[str, Link],
     query_column: str | None,
     into: _Places,
     piece: RowPiece,
 ) -> tuple[list[Ids], Counter[str]]:
-    """Decode a piece; return the ids of each feature, and the numbers of values that were filled or cut.
+    """Decode a piece; return the ids of each feature of `sparse`, and the numbers of values that were filled or cut.
 
     Raises BadValueError for a value that cannot be used.
     """
@@ -183,7 +231,7 @@ def _decode_piece(
         into.query_ids[:] = decode_query_ids(table.column(query_column), query_column, piece, rows)
     ids = [
         decode_ids(table.column(use.column_name), use, use.column_name in lists or use.makes_lists, piece, rows, counts)
-        for use in dataset.sparse
+        for use in sparse
     ]
     return ids, counts
 

@@ -17,7 +17,7 @@ from persia_cli.data.read.settled import wrong_ids, wrong_numbers
 from persia_cli.data.read.times import READ_AS_TIMES, TIMES, classes_of, from_format, microseconds
 from persia_cli.data.read.values import INTEGER
 
-QUERY = "query"
+QUERY, USER, TIME = "query", "user", "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,11 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     if dataset.weight is not None:
         yield Use(dataset.weight, "dataset.weight", "weight")
     yield from (Use(feature.name, "dataset.dense", "dense") for feature in dataset.dense_features)
-    yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in dataset.sparse)
+    of_samples = (feature for feature in dataset.sparse if dataset.history_of(feature) is None)
+    yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in of_samples)
+    for name, history in dataset.histories.items():
+        yield Use(history.user, f"dataset.histories.{name}.user", USER)
+        yield Use(history.time, f"dataset.histories.{name}.time", TIME)
     if dataset.group_by is not None:
         yield Use(dataset.group_by, "dataset.group_by", QUERY)
     yield from (Use(name, "dataset.split", "split") for name in dataset.split.columns)
@@ -168,6 +172,11 @@ def _wrong_type(
         return _wrong_label(dataset, use, kind)
     if use.role == "split":
         return _wrong_split(dataset, use, plain, is_text)
+    if use.role == USER:
+        return _no_id(use.column, kind, values, is_text, "users are integers, strings or times")
+    if use.role == TIME:
+        formats = {history.format for history in dataset.histories.values() if history.time == use.column}
+        return None if values == "null" else _no_time(use.column, kind, values, *formats)
     if use.role == QUERY:
         return _no_id(use.column, kind, values, is_text, "query ids are integers, strings or times")
     if use.role == "dense":
@@ -321,9 +330,7 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) ->
     if (isinstance(split, TimeSplit) and use.column == split.column) or (
         isinstance(split, LastSplit) and use.column == split.order
     ):
-        if values in {"date", "timestamp", "integer", "text"} | classes_of(split.format):
-            return None
-        return f"column {use.column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
+        return _no_time(use.column, kind, values, split.format)
     if not isinstance(split, ColumnSplit):
         return _no_id(use.column, kind, values, is_text, "a split takes groups of integers, texts or dates")
     if values not in ("text", "integer", "boolean", "date", "timestamp"):
@@ -338,6 +345,13 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) ->
                 wanted = "be one" if values == "integer" else "be 1 or 0"
                 return f'column {use.column} holds {WORDS[values]}; dataset.split.{key} must {wanted}, not "{value}"'
     return None
+
+
+def _no_time(column: str, kind: Any, values: Class, *formats: str | None) -> str | None:
+    """Return a sentence if a column holds no times in any of these formats."""
+    if values in {"date", "timestamp", "integer", "text"}.union(*map(classes_of, formats)):
+        return None
+    return f"column {column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
 
 
 def _some(names: list[str]) -> str:

@@ -33,9 +33,11 @@ from persia_cli.errors import DataError, one_line
 
 CACHE = "PERSIA_CACHE_DIR"
 """Environment variable that names the folder of converted files; by default ~/.cache/persia."""
+EVENTS = ".events"
+"""The ending of stores of events (`persia_cli.data.read.events`), which lie in the same folder."""
 ROW_GROUP_ROWS = 1 << 15
 UNUSED_DAYS = 30
-"""Age after the last use at which converted files are removed."""
+"""Age after the last use at which converted files and stores of events are removed."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the file being converted, the bytes of all files read so far, and the total."""
@@ -55,7 +57,7 @@ PATIENCE_S = 20.0
 """Longest search for a line; in a huge file the message gives the number of the row instead."""
 _READINGS: Mapping[Format, int] = {"csv": 1, "jsonl": 2}
 _LOCKS: dict[Path, int] = {}
-"""The converted files that this process has used, each as a descriptor with a shared lock."""
+"""The files of the folder that this process has used, each as a descriptor with a shared lock."""
 
 
 def cache_folder() -> Path:
@@ -74,10 +76,10 @@ def as_parquet(
     """
     folder = cache_folder()
     paths = {file: folder / _identity(filesystem, file.path, kind, form) for file in files}
-    new = [file for file, path in paths.items() if not _locked(path)]
+    new = [file for file, path in paths.items() if not lock(path)]
     done, total = 0, sum(_READINGS[kind] * file.nbytes for file in new)
     if new:
-        _remove_unused(folder)
+        remove_unused(folder)
     for file in new:
         if not file.nbytes:
             raise DataError(f"{file.path}: the file is empty; delete it or write it again")
@@ -89,7 +91,7 @@ def as_parquet(
 
         read(0)
         _convert(TextFile(file.path, read, filesystem), kind, form, paths[file])
-        _locked(paths[file])
+        lock(paths[file])
     for path in paths.values():
         with suppress(OSError):  # the cache of another user works as well
             os.utime(path)
@@ -150,14 +152,19 @@ def _convert(file: TextFile, kind: Format, form: CsvFormat, path: Path) -> None:
         hint = keys if kind == "csv" else "correct the file"
         raise DataError(f"{file.path}: cannot be read as {NOUNS[kind]} ({one_line(error)}); {hint}") from error
     except OSError as error:
-        raise DataError(
-            f"text files are converted into {path.parent}, which cannot be written ({one_line(error)}); free space "
-            f"there or name another folder by {CACHE}"
-        ) from error
+        raise not_written("text files are converted", path.parent, error) from error
 
 
-def _locked(path: Path) -> bool:
-    """Lock a converted file until this process ends, so that no process removes it; returns False if it is missing."""
+def not_written(what: str, folder: Path, error: OSError) -> DataError:
+    """Return an error for a cache that cannot be written."""
+    return DataError(
+        f"{what} into {folder}, which cannot be written ({one_line(error)}); free space there or name another folder "
+        f"by {CACHE}"
+    )
+
+
+def lock(path: Path) -> bool:
+    """Lock a file of the folder until this process ends, so that none removes it; return False if it is missing."""
     if not os.access(path, os.R_OK):
         return False
     if path not in _LOCKS:
@@ -171,8 +178,8 @@ def _locked(path: Path) -> bool:
     return path in _LOCKS
 
 
-def _remove_unused(folder: Path) -> None:
-    """Remove converted files that no process uses or has used for long, and the remains of killed conversions."""
+def remove_unused(folder: Path) -> None:
+    """Remove files of the folder that no process uses or has used for long, and the remains of killed conversions."""
     for path in folder.glob(f"{PREFIX}*"):
         is_part = path.suffix == ".part"
         with suppress(OSError), path.open("rb") as file:
@@ -183,6 +190,8 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _is_converted(path: Path) -> bool:
+    if path.suffix == EVENTS:
+        return True
     try:
         return _UNREAD in (pq.read_metadata(path).metadata or {})
     except pa.ArrowException:

@@ -6,19 +6,26 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.read.columns import prepare_command
 from persia_cli.data.read.converted import Progress, silent
+from persia_cli.data.read.events import EventStore
 from persia_cli.data.read.files import NOUNS
 from persia_cli.data.read.order import block_size
-from persia_cli.data.read.row_groups import RowGroup
+from persia_cli.data.read.row_groups import GroupedRows, RowGroup
 from persia_cli.data.read.scan import ParquetScan, Ranges, scan
 from persia_cli.data.read.source import uses_stand_in
+from persia_cli.data.read.splits import TrainingRows
+from persia_cli.errors import count
 
 _SHOWN_NULLS = 5
+_READ_ROWS = 1 << 20
+"""Training rows, about, whose histories are looked at."""
 LEAST_ROWS = 16
 """Rows from which on a row group counts: in fewer rows a label often has one value by chance."""
 RARE_ROWS = 10_000
@@ -46,7 +53,7 @@ class DatasetFacts:
     test_rows: int = 0
     """Rows that are set aside for a test; 0 where other files have them."""
     unused_rows: int = 0
-    """Rows that the split's column assigns to no split."""
+    """Rows that are in no split: by its column, or since only other rows are the last ones of windows."""
     files: int = 0
     nbytes: int = 0
     """Bytes of all files."""
@@ -87,6 +94,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
     text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
     if contents.unread:
         text += f", {contents.unread} unreadable row{'s' if contents.unread > 1 else ''} left out"
+    text += "".join(_events(name, store) for name, store in contents.histories.stores.items())
     if (shares := _null_shares(contents.nulls, sum(group.rows for group in contents.groups))) is not None:
         text += f", {shares}"
     return DatasetFacts(
@@ -110,7 +118,32 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
 
 def _warnings(contents: ParquetScan) -> tuple[str, ...]:
     by_label = sorted_labels(contents.settled, contents.groups, contents.label_ranges, contents.split_rows.train)
-    return (*_single_values(contents), *_lone_tables(contents), *_far_vectors(contents), *by_label)
+    lists = *_single_values(contents), *_lone_tables(contents), *_far_vectors(contents)
+    return (*lists, *_without_history(contents), *by_label)
+
+
+def _events(name: str, store: EventStore) -> str:
+    """Return a clause on the events of a history."""
+    left_out = store.counts.left_out
+    rest = f" ({left_out:,} without a user or a time left out)" if left_out else ""
+    return f", {store.counts.events:,} events of {count(store.counts.users, 'user')} in {name}{rest}"
+
+
+def _without_history(contents: ParquetScan) -> Iterator[str]:
+    """Yield a sentence for each history that most training samples have nothing of, by some of their row groups."""
+    data = GroupedRows(contents.filesystem, contents.groups)
+    trained = TrainingRows(data, contents.selector, contents.split_rows.train)
+    trained = trained.some(-(-trained.total // _READ_ROWS))
+    for name, store in contents.histories.stores.items():
+        history, empty, rows = contents.settled.histories[name], 0, 0
+        for group, table, chosen in trained.read([history.user, history.time]):
+            spans = store.spans(history, group, 0, table, chosen)
+            rows, empty = rows + len(spans), empty + int(np.count_nonzero(spans[:, 0] == spans[:, 1]))
+        if 2 * empty > rows:
+            yield (
+                f"{_percent(empty / rows)} of the training samples have no earlier event in history {name}; if that is "
+                f"wrong, see that columns {history.user} and {history.time} mean the same in events and samples"
+            )
 
 
 def _far_vectors(contents: ParquetScan) -> Iterator[str]:

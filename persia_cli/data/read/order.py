@@ -135,10 +135,15 @@ class SampleOrder:
 
 
 def training_data(
-    dataset: ParquetDataset, groups: Sequence[RowGroup], split_rows: SplitRows, contents: Mapping[str, str]
+    dataset: ParquetDataset,
+    groups: Sequence[RowGroup],
+    split_rows: SplitRows,
+    contents: Mapping[str, str],
+    events: Sequence[str] = (),
 ) -> TrainingData:
     """Return where the samples lie, given the rows of each split in each row group and the checksum of each file.
 
+    `events` are the checksums of the events of each history, which are content of the samples.
     Nothing else of the files is in it: a folder may be elsewhere, text may be converted again, and files without
     samples may come and go.
     """
@@ -162,7 +167,9 @@ def training_data(
     size = block_size(dataset, groups, train_rows) if dataset.shuffle else None
     digest = sha256(repr((order, size)).encode()).hexdigest()
     row_groups = sum(len(rows) for _, rows in files.values()) if dataset.shuffle else 0
-    return TrainingData(len(files), row_groups, digest, tuple(contents[path] for path in sampled(groups, split_rows)))
+    return TrainingData(
+        len(files), row_groups, digest, (*(contents[path] for path in sampled(groups, split_rows)), *events)
+    )
 
 
 def sampled(groups: Sequence[RowGroup], split_rows: SplitRows) -> list[str]:

@@ -125,7 +125,14 @@ class ParquetSource:
     def _decode(self, epoch: int, block: Block, room: Room) -> DecodedBlock:
         places = self._order.places(epoch, block)
         return decode_block(
-            self._dataset, self._found.lists, self._pieces(block), places, room, self._links, self._query_column
+            self._dataset,
+            self._found.lists,
+            self._found.histories,
+            self._pieces(block),
+            places,
+            room,
+            self._links,
+            self._query_column,
         )
 
     def _pieces(self, block: Block) -> Iterator[RowPiece]:

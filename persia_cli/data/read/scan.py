@@ -27,12 +27,13 @@ from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
 from persia_cli.data.read.dense_transforms import far_vectors, fit, is_fitted, rescaled, scale_of, without_none
 from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
+from persia_cli.data.read.histories import Events, Histories, open_histories, windows, without_ready
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.read.members import members_of
 from persia_cli.data.read.order import training_data
 from persia_cli.data.read.row_groups import Footer, GroupedRows, HiveColumns, RowGroup, read_footer, statistics_of
 from persia_cli.data.read.settled import meant_as_numbers, with_kinds, with_widths
-from persia_cli.data.read.splits import Selector, SplitRows, TrainingRows, count_rows, selector_of, values_in
+from persia_cli.data.read.splits import Selector, SplitRows, TrainingRows, all_parts, count_rows, selector_of, values_in
 from persia_cli.data.read.text import TextFile
 from persia_cli.data.read.unchanged import content_of
 from persia_cli.errors import DataError, count, one_line
@@ -54,7 +55,7 @@ class ParquetScan:
     schemas: tuple[Any, ...]
     """Arrow schema of each file, with the columns named by its folders."""
     lists: frozenset[str]
-    """Columns that hold lists, the same in every file."""
+    """Columns that hold lists, the same in every file; those of histories too."""
     split_rows: SplitRows
     selector: Selector
     """Finds the rows of a split."""
@@ -75,6 +76,8 @@ class ParquetScan:
     label_ranges: tuple[Ranges, ...]
     """The least and the greatest value of each label, by row group."""
     train_data: TrainingData
+    histories: Histories
+    """The data set's histories, with the stores of their events."""
 
 
 @dataclass(slots=True)
@@ -240,6 +243,8 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 text = file.source and TextFile(file.source, filesystem=texts)
                 contents.contents[file.name] = _content(texts, file, footer)
                 contents.add(part, file, footer, hive, partial(line_of, text, kind, dataset.csv) if text else None)
+    if len((other := without_ready(dataset, contents.schemas)).histories) < len(dataset.histories):
+        return scan(other, progress)
     if kind == "csv":
         for file, schema in zip(contents.files, contents.schemas, strict=True):
             text = TextFile(file.name, filesystem=texts)
@@ -262,8 +267,9 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
     rows = GroupedRows(filesystem, contents.groups)
-    settled = with_widths(settled, rows, contents.schemas)
-    selector = selector_of(dataset.split, rows)
+    histories = open_histories(settled, tuple(contents.schemas), partial(_events, progress=progress))
+    settled = with_widths(histories.dataset, rows, contents.schemas)
+    selector = _with_windows(selector_of(dataset.split, rows), histories, rows)
     settled = settled.model_copy(update={"split": selector.split})
     split_rows = count_rows(selector, rows)
     _require_rows(dataset, kind, contents.rows, split_rows, lambda: values_in(selector.split, rows))
@@ -285,7 +291,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         files=tuple(contents.files),
         groups=tuple(contents.groups),
         schemas=tuple(contents.schemas),
-        lists=frozenset(findings.lists),
+        lists=frozenset(findings.lists) | histories.columns,
         split_rows=split_rows,
         selector=selector,
         format=kind,
@@ -296,8 +302,26 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         far_vectors=vectors,
         nulls=contents.nulls,
         label_ranges=tuple(contents.label_ranges),
-        train_data=training_data(settled, contents.groups, split_rows, contents.contents),
+        train_data=training_data(settled, contents.groups, split_rows, contents.contents, histories.digests),
+        histories=histories,
     )
+
+
+def _events(dataset: ParquetDataset, progress: Progress) -> Events:
+    """Return the contents of the files of a history's events."""
+    found = scan(dataset, progress)
+    rows = GroupedRows(found.filesystem, found.groups)
+    return Events(found.settled, found.schemas, found.lists, rows, found.train_data.contents)
+
+
+def _with_windows(selector: Selector, histories: Histories, rows: GroupedRows) -> Selector:
+    """Return what finds the rows of a split if training samples are the last ones of windows."""
+    dataset = histories.dataset
+    if dataset.samples is None or isinstance(selector.split, PredictSplit | EvalSplit):
+        return selector
+    name = dataset.samples.of
+    length = dataset.histories[name].max_length
+    return Selector(selector.split, windows(all_parts(selector, rows), rows, histories.stores[name], length))
 
 
 def is_absent(dataset: ParquetDataset) -> bool:

@@ -28,7 +28,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_text, plain_type
 from persia_cli.data.read.random_bits import salt, stream, uniform
 from persia_cli.data.read.row_groups import GroupedRows, RowGroup
-from persia_cli.data.read.times import TIMES, from_format, microseconds, remedy
+from persia_cli.data.read.times import TIMES, microseconds, remedy, time_integers
 from persia_cli.data.read.values import id_values
 from persia_cli.errors import DataError, count
 
@@ -142,12 +142,8 @@ def time_values(column: Any, name: str, form: str | None, place_of: Callable[[in
 
     Raises DataError for null or what is no time, with the place of its row.
     """
-    kind = plain_type(column.type)
-    column = column.cast(kind).combine_chunks()
     try:
-        column = from_format(column, form)
-        is_integer = class_of(column.type) == "integer"
-        times = column.cast(pa.int64()) if is_integer else microseconds(column)
+        times = time_integers(column, form)
     except pa.ArrowInvalid as error:
         raise DataError(f"dataset.split: column {name} has integers that do not fit into 63 bits") from error
     except UnusableValueError as error:
@@ -224,7 +220,7 @@ class Selector:
     @property
     def columns(self) -> list[str]:
         """The columns that decide which split a row is in."""
-        return [] if isinstance(self.split, LastSplit) else list(self.split.columns)
+        return [] if self.parts is not None else list(self.split.columns)
 
     def rows(self, name: SplitName, first_row: int, table: Any) -> NDArray[np.int64] | None:
         """Return which rows of a table are in a split, ascending, or None for all.
@@ -236,6 +232,8 @@ class Selector:
 
     def parts_in(self, first_row: int, table: Any) -> Parts | None:
         """Return the part of each row of a table, as `rows` has it; None if a row group has one part."""
+        if self.parts is not None:
+            return self.parts[first_row : first_row + table.num_rows]
         match self.split:
             case EverySplit(n=n, offset=offset):
                 is_eval: NDArray[np.bool_] = (np.arange(first_row, first_row + table.num_rows) - offset) % n == 0
@@ -246,7 +244,7 @@ class Selector:
                 return parts_by_time(self.split, first_row, table.column(self.split.column))
             case HashSplit():
                 return parts_by_hash(self.split, first_row, table)
-        return None if self.parts is None else self.parts[first_row : first_row + table.num_rows]
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,26 +290,35 @@ def selector_of(split: Split, rows: GroupedRows) -> Selector:
 
 def count_rows(selector: Selector, rows: GroupedRows) -> SplitRows:
     """Count the rows of each split; reads only the columns that make it, if there are any."""
-    split = selector.split
-    if isinstance(split, EverySplit):
+    split, is_known = selector.split, selector.parts is not None
+    if isinstance(split, EverySplit) and not is_known:
         evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in rows.groups]
         return SplitRows(tuple(g.rows - n for g, n in zip(rows.groups, evaluation, strict=True)), tuple(evaluation))
     if isinstance(split, EvalSplit | PredictSplit):
         return SplitRows((0,) * len(rows.groups), tuple(g.rows for g in rows.groups))
-    if isinstance(split, FileSplit):
+    if isinstance(split, FileSplit) and not is_known:
         train, evaluation = ([g.rows if g.part == name else 0 for g in rows.groups] for name in ("train", "eval"))
         return SplitRows(tuple(train), tuple(evaluation))
+    counts = np.zeros((len(rows.groups), UNUSED + 1), np.int64)
+    for of_group, parts in zip(counts, _parts_of_groups(selector, rows), strict=True):
+        of_group += np.bincount(parts, minlength=UNUSED + 1)
+    train, evaluation, test, _ = counts.T.tolist()
+    return SplitRows(tuple(train), tuple(evaluation), sum(test))
+
+
+def all_parts(selector: Selector, rows: GroupedRows) -> Parts:
+    """Return the part of every row; reads as `count_rows` does."""
+    return np.concatenate([np.empty(0, np.int8), *_parts_of_groups(selector, rows)])
+
+
+def _parts_of_groups(selector: Selector, rows: GroupedRows) -> Iterator[Parts]:
     if selector.columns:
         tables = rows.read(selector.columns)
     else:
         tables = ((group, pa.table({"": pa.nulls(group.rows)})) for group in rows.groups)
-    counts = np.zeros((len(rows.groups), UNUSED + 1), np.int64)
-    for of_group, (group, table) in zip(counts, tables, strict=True):
+    for group, table in tables:
         parts = selector.parts_in(group.first_row, table)
-        assert parts is not None
-        of_group += np.bincount(parts, minlength=UNUSED + 1)
-    train, evaluation, test, _ = counts.T.tolist()
-    return SplitRows(tuple(train), tuple(evaluation), sum(test))
+        yield np.full(group.rows, PARTS[group.part or "train"], np.int8) if parts is None else parts
 
 
 def _multiples(first: int, count: int, n: int) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import TimePart
 from persia_cli.config.schema.time_format import FIELDS, UNITS, fields_of
-from persia_cli.data.read.arrow_types import Class, UnusableValueError, class_of
+from persia_cli.data.read.arrow_types import Class, UnusableValueError, class_of, plain_type
 
 MONTHS = pa.array(["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"])
 _EXAMPLE = datetime(2024, 1, 31, 12, 30)
@@ -178,6 +178,15 @@ def microseconds(array: Any) -> Any:
         case "null":
             return array.cast(pa.int64())
     raise TypeError(f"{array.type} is no time; give dates, timestamps or texts such as {FORM}")
+
+
+def time_integers(column: Any, form: str | None) -> Any:
+    """Return times of a chunked array as `microseconds` does, and integers without a format unchanged, null for null.
+
+    Raises UnusableValueError for what is no time, pyarrow.ArrowInvalid for an integer beyond 63 bits.
+    """
+    column = from_format(column.cast(plain_type(column.type)).combine_chunks(), form)
+    return column.cast(pa.int64()) if class_of(column.type) == "integer" else microseconds(column)
 
 
 def time_numbers(array: Any, part: TimePart | None = None) -> NDArray[np.float64]:
