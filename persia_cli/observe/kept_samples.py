@@ -4,8 +4,11 @@ A run keeps them in its directory from its start, and with its record in every c
 or replaced when the model is exported.
 """
 
+import math
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +19,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import class_of
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.parquet import ParquetSource
+from persia_cli.data.read.row_groups import RowGroupStream
 from persia_cli.data.read.scan import ParquetScan
 from persia_cli.data.read.source import Source, open_source
 from persia_cli.errors import CheckpointError, one_line
@@ -25,6 +29,8 @@ from persia_cli.serving.sample_table import batch_of_table, columns_of_batch
 
 NUMBER = 256
 """Number of samples, if the data has enough."""
+MOST_LISTED = 100
+"""Maximum number of values of a list in an example."""
 _FIELDS = b"persia.fields"
 """Key of the file's metadata with the fields, in JSON."""
 
@@ -45,6 +51,8 @@ def encoded_samples(run: Run, contents: ParquetScan | None) -> bytes:
     assert batch is not None  # a job without samples is not planned
     csv = None if contents is None else csv_fields(contents)
     fields = RequestFields.of(run.dataset, _lists(run, batch, contents), _single_columns(contents), csv)
+    if contents is not None:
+        fields = fields.model_copy(update={"example": _example(contents, fields)})
     columns = columns_of_batch(batch, [feature.name for feature in sparse_features(run)])
     table = pa.table(columns).replace_schema_metadata({_FIELDS: fields.model_dump_json(exclude_defaults=True)})
     sink = pa.BufferOutputStream()
@@ -80,6 +88,31 @@ def _first(run: Run, split: SplitName, contents: ParquetScan | None) -> Batch | 
         return source.read(0, 0, min(source.rows, NUMBER)) if source.rows else None
     finally:
         source.close()
+
+
+def _example(contents: ParquetScan, fields: RequestFields) -> dict[str, Any]:
+    """Return the values of the first row, of fields that are columns of the files; without missing and long ones."""
+    group = next(group for group in contents.groups if group.rows)
+    made = {column for declaration in fields.raw if declaration.read != "number" for column in declaration.columns}
+    names = [name for name in fields.names if name in contents.schemas[0].names and name not in made]
+    with closing(RowGroupStream(contents.filesystem, group, names, 1)) as stream:
+        table = stream.read()
+    values = {name: _plain(table[name].type, table[name][0].as_py()) for name in names}
+    return {name: value for name, value in values.items() if _is_short(value)}
+
+
+def _is_short(value: Any) -> bool:
+    """Return True for a text, a finite number, or a list of at most MOST_LISTED of these."""
+    if isinstance(value, list):
+        return len(value) <= MOST_LISTED and all(map(_is_short, value))
+    return isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _plain(kind: pa.DataType, value: Any) -> Any:
+    """Return a value as people write it: a float32 by its own digits, a time as text."""
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    return float(str(np.float32(value))) if kind == pa.float32() and value is not None else value
 
 
 def _lists(run: Run, batch: Batch, contents: ParquetScan | None) -> frozenset[str]:

@@ -129,6 +129,8 @@ class RequestFields(Node):
     """Sparse features that have a list of ids in each sample."""
     csv: CsvFields | None = None
     """The rules by which CSV files of training were read, if any; texts of requests are read by the same rules."""
+    example: Mapping[str, Any] = Field(default_factory=dict)
+    """The values of a row of the data set's files, of the fields that are its columns."""
     text_seeds: Mapping[str, str] = Field(default_factory=dict)
     """For readers: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
 

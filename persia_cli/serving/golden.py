@@ -4,6 +4,7 @@
 of them.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.predictions import predictions
-from persia_cli.errors import CheckpointError, one_line
+from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.description import GOLDEN, Form, ModelDescription
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.predictor import Predictor
@@ -82,10 +83,11 @@ EXACT = 2**53
 
 
 def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
-    """Return a row that can be predicted: the first golden sample, as far as its ids and numbers determine the fields.
+    """Return a row that can be predicted: that of the data set's files, if there is one.
 
-    They do not determine texts, or fields from which columns are computed. So texts are null, which is a missing value
-    in training, lists are empty (of CSV files, which have no lists, null), numbers are 0, and all times are the same.
+    Other fields are those of the first golden sample, as far as its ids and numbers determine them. They do not
+    determine texts, or fields from which columns are computed. So texts are null, which is a missing value in training,
+    lists are empty (of CSV files, which have no lists, null), numbers are 0, and all times are the same.
     """
     raw, batch = fields.raw_by_column(), golden.batch
     single = () if fields.csv is None else fields.csv.columns
@@ -94,7 +96,7 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
         plain = fields.times.get(name, None if datatype == "BYTES" else 0)
         row[name] = plain if len(shape) == 1 else [None] if name in single else []
     if not batch.size:
-        return row
+        return _with_example(row, fields)
     for number, feature in enumerate(fields.sparse):
         if feature.column_name in raw or feature.buckets is not None or feature.ids in ("text", "time"):
             continue
@@ -111,4 +113,13 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
             values = [float(str(value)) for value in batch.dense[0, position : position + dense_feature.inputs]]
             row[dense_feature.name] = values[0] if dense_feature.width is None else values
         position += dense_feature.inputs
+    return _with_example(row, fields)
+
+
+def _with_example(row: dict[str, Any], fields: RequestFields) -> dict[str, Any]:
+    """Return a row with the values of the fields' example, if it can be read then."""
+    changed = row | dict(fields.example)
+    with suppress(DataError):
+        fields.batch({name: [value] for name, value in changed.items()})
+        return changed
     return row

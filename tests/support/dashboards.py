@@ -1,4 +1,4 @@
-"""A dashboard that listens in a thread of the test, and requests to it."""
+"""Servers of pages that listen in a thread of the test, and requests to a dashboard."""
 
 import http.client
 import json
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
+
+import uvicorn
 
 from persia_cli.dashboard.app import server_of
 from persia_cli.dashboard.folder import Folder
@@ -77,12 +79,18 @@ class Asked:
 @contextmanager
 def dashboard_over(folder: Path, token: Path | None = None) -> Iterator[Asked]:
     """Serve a folder at a free port."""
-    server = server_of(Folder(folder), None if token is None else TokenFile(token), "127.0.0.1")
+    with listening(server_of(Folder(folder), None if token is None else TokenFile(token), "127.0.0.1")) as port:
+        yield Asked(port)
+
+
+@contextmanager
+def listening(server: uvicorn.Server) -> Iterator[int]:
+    """Run a server in a thread at a free port, which is yielded."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            yield Asked(listener.getsockname()[1])
+            yield listener.getsockname()[1]
         finally:
             server.should_exit = True
             thread.join(10.0)

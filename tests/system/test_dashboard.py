@@ -11,18 +11,23 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
+from persia_cli.serving.predictor import Predictor
 from tests.support.launched import ENDLESS, LIMIT_S, Launched
 from tests.support.made_up_run import made_up_run
+from tests.support.small_model import write_small_model
 
 pytest.importorskip("playwright", reason="playwright is not installed (persia-cli[test-slow])")
 
 from playwright.sync_api import sync_playwright
 
-from tests.support.dashboards import dashboard_over
+from tests.support.dashboards import dashboard_over, listening
 
 pytestmark = pytest.mark.slow
 LOSS = "canvas[aria-label^='Loss over step']"
@@ -165,6 +170,18 @@ def test_a_report_is_the_same_page_and_needs_no_server(tmp_path: Path, page: Any
         page.get_by_role("img", name="Reliability").wait_for()
         assert page.locator("h3").all_text_contents() == titles
     assert {title.split()[0] for title in titles} >= {"Loss", "AUC", "Staleness", "Reliability"}
+
+
+def test_one_click_on_the_page_of_a_served_model_answers(tmp_path: Path, page: Any) -> None:
+    model = write_small_model(tmp_path / "shop")
+    served = ServingApp(Predictor.open(model), ServerSettings(str(model)))
+    with listening(uvicorn.Server(uvicorn.Config(served, log_level="error", lifespan="off", ws="none"))) as port:
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_role("button", name="Try it", exact=True).click()
+        page.get_by_role("row", name="click_probability 0.").wait_for()
+        kinds = ["whole number", "whole number", 'list of texts, such as ["a", "b"]', "number"]
+        assert page.locator("small").all_text_contents() == kinds
+        page.goto("about:blank")
 
 
 SHADES = """() => {

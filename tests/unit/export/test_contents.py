@@ -49,15 +49,18 @@ def test_changed_rows_are_not_exported(tmp_path: Path, form: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_column_of_lists_is_one_also_if_each_has_one_id(tmp_path: Path) -> None:
+def test_a_run_keeps_which_columns_have_lists_and_a_row_as_an_example(tmp_path: Path) -> None:
     rows = 50
     columns: dict[str, Any] = {name: [0.5] * rows for name in ("d0", "d1")}
-    columns |= {"click": [0, 1] * (rows // 2), "a": list(range(rows)), "b": [[each] for each in range(rows)]}
+    columns |= {"click": [0, 1] * (rows // 2), "a": ["lamp"] * rows, "b": [[each] for each in range(rows)]}
+    columns["d1"] = pa.array([0.1] * rows, pa.float32())
     pq.write_table(pa.table(columns), tmp_path / "samples.parquet")
     run = make_run(dataset={"path": str(tmp_path / "samples.parquet")})
     (tmp_path / SAMPLES).write_bytes(encoded_samples(run, scan(run.dataset)))
     (tmp_path / "samples.parquet").unlink()
-    assert read_samples(run, tmp_path / SAMPLES).fields.lists == ("b",)
+    fields = read_samples(run, tmp_path / SAMPLES).fields
+    assert fields.lists == ("b",)
+    assert fields.example == {"a": "lamp", "b": [0], "d0": 0.5, "d1": 0.1}
 
 
 def proof(difference: float, pairs: float) -> Proof:
