@@ -1,6 +1,6 @@
 """Checks of a run's settings that are valid separately: its network, its data and the ranks must fit each other."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from persia_cli.config.schema import (
@@ -18,8 +18,8 @@ from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError
 from persia_cli.model.requirements import require_fit
-from persia_cli.plan.columns import NEGATIVES, input_shape, items_of, next_item_loss, sparse_features
-from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.plan.columns import input_shape, items_of, next_item_features, next_item_loss, sparse_features
+from persia_cli.store.layout import NEGATIVES, EmbeddingLayout
 
 SHARE = 0.1
 """Fraction of the samples that a proposed part has."""
@@ -123,6 +123,17 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
         )
 
 
+def require_one_item(run: Run, lists: Collection[str]) -> None:
+    """Raise ConfigError if samples may have no or several items to predict; `lists` are the columns of lists."""
+    places = next_item_features(run)
+    item = None if places is None else sparse_features(run)[places[0]]
+    if item is not None and (item.makes_lists or item.drops_nulls or item.column_name in lists):
+        raise ConfigError(
+            f"train.losses: kind=sampled_softmax needs exactly one id of {item.name} in each sample; give it a column "
+            "with one value per row, without separator, padding or missing_id: none"
+        )
+
+
 def require_two_sides(run: Run, what: str) -> None:
     """Raise ConfigError if the run's network has no vectors of users and items, which `what` needs."""
     if not items_of(run.model):
@@ -146,11 +157,6 @@ def _require_next_items(run: Run, layout: EmbeddingLayout) -> None:
         raise ConfigError(
             f"{loss} compares items by their rows, and embedding.tables.{table.name}.hash_stack gives several to each; "
             "leave hash_stack out"
-        )
-    if item.makes_lists or item.drops_nulls:
-        raise ConfigError(
-            f"{loss} needs exactly one id of {item.name} for each sample; leave out separator, padding and "
-            "missing_id: none of this feature"
         )
     if NEGATIVES in (feature.name for feature in sparse_features(run)):
         raise ConfigError(

@@ -17,9 +17,6 @@ from persia_cli.errors import ConfigError
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.layout import EmbeddingLayout
 
-NEGATIVES = "negatives"
-"""Name and pooling of the feature with the negatives that a loader draws for a step; see `step_layout`."""
-
 
 def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
     """Return the sparse features, in the order of the ids on the wire."""
@@ -68,6 +65,14 @@ def item_features(run: Run) -> tuple[int, ...]:
 def next_item_loss(run: Run) -> SampledSoftmax | None:
     """Return the loss of next elements of sequences, which is the only one then; None for other losses."""
     return next((loss for loss in run.losses if isinstance(loss, SampledSoftmax)), None)
+
+
+def next_item_features(run: Run) -> tuple[int, int] | None:
+    """Return the numbers of the features of the item and of its sequence for a loss of next elements, if it is one."""
+    if next_item_loss(run) is None or not isinstance(run.model, Sequential):
+        return None
+    names = [feature.name for feature in sparse_features(run)]
+    return names.index(run.model.candidate), names.index(run.model.sequence)
 
 
 def items_of(model: Model) -> tuple[str, ...]:

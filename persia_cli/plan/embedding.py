@@ -8,13 +8,14 @@ from persia_cli.config.schema.embedding import DENSE_TABLE, ROUNDING, Frequent
 from persia_cli.config.schema.sequences import Sequential
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import CapacityRequest, disk_space, divide
-from persia_cli.plan.columns import NEGATIVES, next_item_loss, sparse_features
+from persia_cli.plan.columns import next_item_loss, sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
 from persia_cli.store.cold.geometry import MAX_RECORDS, geometries, log_memory
 from persia_cli.store.layout import (
     MAX_ROWS,
     MAX_TABLES,
     MIN_INDEX_BYTES,
+    NEGATIVES,
     EmbeddingLayout,
     FeatureSpec,
     GroupSpec,

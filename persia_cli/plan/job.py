@@ -17,7 +17,7 @@ from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, Train
 from persia_cli.control.restarts import WITH_MEMORY
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.capacity import require_disks
-from persia_cli.plan.checks import check_settings, require_network, split_line
+from persia_cli.plan.checks import check_settings, require_network, require_one_item, split_line
 from persia_cli.plan.columns import has_query_ids, require_equal_kinds, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_limits
 from persia_cli.plan.labels import require_labels, with_base_rate
@@ -255,6 +255,7 @@ def plan_job(
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     if task == "train" and load is None:
         require_equal_kinds(run)
+    require_one_item(run, () if facts.found is None else facts.found.lists)
     if task != "predict":
         require_labels(run, facts, task == "train")
     if task == "train":

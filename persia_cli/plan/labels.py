@@ -4,7 +4,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
+from persia_cli.config.schema import (
+    Bce,
+    Bpr,
+    Esmm,
+    Focal,
+    InBatchSoftmax,
+    Pairwise,
+    ParquetDataset,
+    Run,
+    SampledSoftmax,
+)
 from persia_cli.errors import DataError
 from persia_cli.metric import AUC, Link, is_of_retrieval, keys_of
 from persia_cli.model.requirements import require_fit
@@ -76,7 +86,9 @@ def _of_training(run: Run, rows: int, found: "LabelEnds") -> Iterator[str]:
                 f"label {name} is {ends[0]:g} in all training rows, and train.losses.{name}.kind={loss.kind} compares "
                 "positive rows with negative ones; add the other rows"
             )
-        elif ends == (0.0, 0.0) and isinstance(loss, InBatchSoftmax):
+        elif ends == (0.0, 0.0) and (
+            isinstance(loss, InBatchSoftmax) or (isinstance(loss, SampledSoftmax) and loss.positions == "last")
+        ):
             yield (
                 f"label {name} is 0 in all training rows, and train.losses.{name}.kind={loss.kind} learns from "
                 "positive ones; correct dataset.labels"

@@ -7,15 +7,23 @@ from functools import partial
 
 import numpy as np
 
-from persia_cli.config.schema import Esmm
+from persia_cli.config.schema import Esmm, Run
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
 from persia_cli.data.read.batch import Batch, is_single
 from persia_cli.data.read.item_keys import has_item, item_keys
 from persia_cli.data.read.masked_labels import fill_chain, weight_totals
+from persia_cli.data.read.next_items import NO_IDS, NextItemFeed, with_negatives
 from persia_cli.data.read.source import Ring, Source, open_source
+from persia_cli.data.read.trained_items import TrainedItems, trained_items
 from persia_cli.errors import DataError, UserError
 from persia_cli.observe.trace import LOOP
-from persia_cli.plan.columns import item_features, trains_on_queries
+from persia_cli.plan.columns import (
+    item_features,
+    next_item_features,
+    next_item_loss,
+    sparse_features,
+    trains_on_queries,
+)
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.job_messages import SENT_AGAIN, Counters, Item
 from persia_cli.wire.loop import Loop
@@ -87,7 +95,13 @@ class DataLoader:
         run, job = self._session.join("")
         self._trace = self._session.trace
         self._ranks, self._items = run.cluster.nn_workers, item_features(run)
-        self._weighs_items = bool(self._items) and job.task != "predict"
+        places = next_item_features(run)
+        weighed = self._items if places is None else places[:1]
+        self._weighed = weighed if job.task != "predict" else ()
+        """Numbers of the features of items: samples with null items have no weight."""
+        self._next: NextItemFeed | None = None
+        loss = next_item_loss(run)
+        self._has_negatives = loss is not None and loss.candidates == "uniform"
         self._follow = isinstance(run.model, Esmm)
         self._workers, self._nn_workers = self._session.connect("embedding-worker"), self._session.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
@@ -110,6 +124,8 @@ class DataLoader:
                         "it sees other training files or row groups than the job was planned with, or others in their "
                         "place; give every loader the same files, and do not write them while a job reads them"
                     )
+            if rows[TRAIN] and loss is not None and places is not None:
+                self._next = NextItemFeed(loss, *places, self._find_items(run, places[0]), run.seed)
             if self._feeds and self._session.sender.incarnation == 1:
                 self._read_ahead(job.first_step)
             self._session.waited_s = lambda: self._waited_s
@@ -132,6 +148,24 @@ class DataLoader:
         for feed in self._feeds:
             if feed.reading is None or feed.reading.done():
                 feed.source.close()
+
+    def _find_items(self, run: Run, item: int) -> TrainedItems:
+        """Return the items of the training rows; messages are handled meanwhile."""
+        features, work = sparse_features(run), self._session.work
+        found = self._reader.submit(
+            trained_items,
+            run.dataset,
+            features,
+            features[item].table_name,
+            run.seed,
+            run.links,
+            lambda: work.begin("finding the items of the training rows"),
+        )
+        found.add_done_callback(lambda _: self._waker.wake())
+        while not found.done():
+            self._loop.poll(0.2)
+        work.end()
+        return found.result()
 
     def _read_ahead(self, first_step: int) -> None:
         """Begin to read the step that is likely to be assigned first, while other roles still start."""
@@ -220,9 +254,12 @@ class DataLoader:
             del feed.sent_ids[step]
 
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
-        if self._weighs_items:
-            whole = _without_nulls(whole, self._items)
-        totals = weight_totals(whole.labels, whole.weights)
+        learnt = self._next if feed.split == TRAIN else None
+        if learnt is not None:
+            whole = learnt.without_nulls(whole)
+        elif self._weighed:
+            whole = _without_nulls(whole, self._weighed)
+        totals = learnt.totals(whole) if learnt is not None else weight_totals(whole.labels, whole.weights)
         finished, feed.sent_ids[step] = min(feed.finished), []
         if self._follow:
             self._unfollowed += int(np.count_nonzero(whole.labels[:, 1:] > whole.labels[:, :-1]))
@@ -230,7 +267,12 @@ class DataLoader:
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(feed.split, step, rank)
             keys = item_keys(part, self._items) if self._items else None
-            samples = PutSamples(batch, 0.0, totals, part.dense, part.labels, part.weights, part.query_ids, keys, None)
+            drawn, log_q = (0.0, None) if learnt is None else (learnt.drawn, learnt.log_q(part))
+            samples = PutSamples(
+                batch, drawn, totals, part.dense, part.labels, part.weights, part.query_ids, keys, log_q
+            )
+            if self._has_negatives:
+                part = with_negatives(part, NO_IDS if learnt is None else learnt.negatives(step, rank))
             offsets = None if is_single(part.offsets) else part.offsets
             ids = PutIds(batch, finished, part.ids, offsets)
             feed.sent_ids[step].append(ids)

@@ -14,12 +14,12 @@ from persia_cli.errors import WireError
 from persia_cli.kernels.toolchain.needs import WORKER
 from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import LOOP
-from persia_cli.plan.embedding import step_layout
+from persia_cli.plan.embedding import embedding_layout, step_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.task_thread import TaskThread
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
-from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.layout import NEGATIVES, EmbeddingLayout
 from persia_cli.store.table_counters import known_of, reads_of
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
@@ -92,7 +92,10 @@ class EmbeddingWorker:
         run, job = self._session.join(self._address)
         self._trace = self._session.trace
         layout = step_layout(run)
-        self._planner = RowPlanner(layout, run.cluster.embedding_servers, self._loop.empty)
+        servers = run.cluster.embedding_servers
+        self._planner = RowPlanner(layout, servers, self._loop.empty)
+        self._reads = RowPlanner(embedding_layout(run), servers, self._loop.empty)
+        """The planner of ids outside a batch, which have no drawn negatives."""
         self._workers = run.cluster.embedding_workers
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)
@@ -134,14 +137,16 @@ class EmbeddingWorker:
             self._server.reply(peer, Ack())
             return
         self._in_planning[batch] = [peer]
-        plan = partial(self._plan, batch, message.ids, message.offsets, size)
+        plan = partial(self._plan, self._planner, batch, message.ids, message.offsets, size)
         self._planning.run("planning", plan, partial(self._on_planned, batch))
 
-    def _plan(self, batch: BatchId, ids: Array, offsets: Array | None, size: int) -> list[UniqueRows] | WireError:
+    def _plan(
+        self, planner: RowPlanner, batch: BatchId, ids: Array, offsets: Array | None, size: int
+    ) -> list[UniqueRows] | WireError:
         """Plan a batch, on the planner's thread; return the error of one that is malformed."""
         with self._trace.span(PLANNER, "plan", batch):
             try:
-                return self._planner.plan(ids, offsets, size)
+                return planner.plan(ids, offsets, size)
             except WireError as error:
                 return error
 
@@ -193,7 +198,7 @@ class EmbeddingWorker:
         for server, client in enumerate(self._servers):
             keys = [keys_of(server, rows) for rows in planned.groups]
             client.request(
-                LookUp(batch, batch.split == TRAIN, keys),
+                LookUp(batch, batch.split == TRAIN, drawn_of(server, planned.groups), keys),
                 on_reply=partial(self._on_rows, batch, server),
                 waiting_for=f"the rows of step {batch.step}",
             )
@@ -230,7 +235,7 @@ class EmbeddingWorker:
 
     def _on_read_rows(self, peer: Peer, message: ReadRows) -> None:
         self._check_batch(message.batch)
-        plan = partial(self._plan, message.batch, message.ids, message.offsets, message.size)
+        plan = partial(self._plan, self._reads, message.batch, message.ids, message.offsets, message.size)
 
         def on_planned(planned: list[UniqueRows] | WireError) -> None:
             if isinstance(planned, WireError):
@@ -253,7 +258,7 @@ class EmbeddingWorker:
         for server, client in enumerate(self._servers):
             numbers = range(len(self._groups))
             keys = [keys_of(server, groups[number]) if number in groups else NO_KEYS for number in numbers]
-            request = LookUp(batch, create=False, groups=keys)
+            request = LookUp(batch, create=False, drawn=(), groups=keys)
             client.request(request, on_reply=partial(on_rows, server), waiting_for=waiting_for)
 
     # Dense weights
@@ -380,6 +385,12 @@ def keys_of(server: int, rows: UniqueRows) -> GroupKeys:
     return GroupKeys(rows.keys[part], rows.tables[part])
 
 
+def drawn_of(server: int, groups: Sequence[UniqueRows]) -> tuple[int, ...]:
+    """Return the number of a server's keys of each group that only drawn negatives have; nothing if none has any."""
+    counts = tuple(0 if rows.drawn is None else int(rows.drawn[server]) for rows in groups)
+    return counts if any(counts) else ()
+
+
 def rows_of(groups: Mapping[int, UniqueRows], answers: Sequence[LookedUp]) -> list[GroupRows]:
     """Return the rows of some groups from the answers of all servers, in the order of servers."""
     return [
@@ -393,7 +404,7 @@ class KnownIds:
 
     An id of a hash stack counts once per round. Training counts as `look_ups` and `look_ups_known`, evaluation and
     prediction as `reads` and `reads_known`. Reads are counted for each feature too (`reads_of` and `known_of`), unless
-    it is the only feature of a table with the same name.
+    it is the only feature of a table with the same name. Drawn negatives do not count.
     """
 
     def __init__(self, layout: EmbeddingLayout) -> None:
@@ -405,7 +416,9 @@ class KnownIds:
         read = Counter(feature.table for feature in layout.features)
         self._separate_features = [
             [
-                None if read[feature.table] == 1 and feature.name == names[feature.table] else feature.name
+                None
+                if feature.pooling == NEGATIVES or (read[feature.table] == 1 and feature.name == names[feature.table])
+                else feature.name
                 for feature in map(layout.features.__getitem__, layout.features_of(group.number))
             ]
             for group in layout.feature_groups
@@ -425,6 +438,8 @@ class KnownIds:
             rows = groups[number]
             ends = _ends(rows, len(tables))
             entries = np.diff(ends, prepend=0)
+            if rows.drawn is not None:
+                entries[-1] = 0
             missed = _missed(rows, [of_server[number] for of_server in unknown], ends)
             all_entries, all_missed = all_entries + int(entries.sum()), all_missed + int(missed.sum())
             counts = zip(tables, self._separate_features[number], entries.tolist(), missed.tolist(), strict=True)

@@ -10,7 +10,7 @@ from persia_cli.errors import WireError
 from persia_cli.kernels.batch import dedup
 from persia_cli.kernels.rows import hashing
 from persia_cli.kernels.toolchain.memory import Empty
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Wire, partition_owners, partitions_of_keys
+from persia_cli.store.layout import NEGATIVES, EmbeddingLayout, GroupSpec, Wire, partition_owners, partitions_of_keys
 from persia_cli.store.wire_rows import decode_into
 
 MAX_ENTRIES = 2**31 - 1
@@ -39,6 +39,8 @@ class UniqueRows:
     """int32[entries of the group]: the unique row of each."""
     offsets: NDArray[np.uint32] | None
     """uint32[F_g*n+1] CSR of the group's features and samples, or None if each has exactly one entry."""
+    drawn: NDArray[np.int64] | None = None
+    """int64[S]: how many unique rows of each server only drawn negatives have; they are its last. None without any."""
 
 
 class RowPlanner:
@@ -81,8 +83,10 @@ class _GroupPlanner:
         tables = {table.number: table for table in group.tables}
         read = [tables[layout.features[feature].table] for feature in self._features]
         self._rows = np.array([table.rounds or 1 for table in read], np.int64)
-        # Features are numbered table by table: each table has its own epoch of the scratch table.
-        distinct = list(dict.fromkeys(read))
+        self._draws = any(layout.features[feature].pooling == NEGATIVES for feature in self._features)
+        # Features are numbered table by table: each table has its own epoch of the scratch table. That of drawn
+        # negatives, the last feature, comes last.
+        distinct = sorted(dict.fromkeys(read), key=lambda table: self._draws and table is read[-1])
         self._order = np.array(sorted(range(len(read)), key=lambda feature: distinct.index(read[feature])), np.int64)
         read = [read[feature] for feature in self._order]
         self._table = np.array([distinct.index(table) for table in read], np.int64)
@@ -110,11 +114,16 @@ class _GroupPlanner:
         inverse = self._empty((total,), np.int32)
         count = self._number(ids, firsts, lasts.astype(np.int64), entries, inverse)
         keys, tables, bounds = self._by_server(count, inverse)
+        drawn = None
+        if self._draws:
+            is_drawn = np.ones(count, np.int64)
+            is_drawn[inverse[: total - entries[-1]]] = 0
+            drawn = np.diff(np.concatenate([[0], np.cumsum(is_drawn)])[bounds])
         if single[self._features].all() and (self._rows == 1).all():
-            return UniqueRows(keys, tables, bounds, inverse, None)
+            return UniqueRows(keys, tables, bounds, inverse, None, drawn)
         rebased = self._empty((self._features.size * size + 1,), np.uint32)
         hashing.rebase_offsets(offsets, size, self._features, self._rows, rebased)
-        return UniqueRows(keys, tables, bounds, inverse, rebased)
+        return UniqueRows(keys, tables, bounds, inverse, rebased, drawn)
 
     def _number(
         self,

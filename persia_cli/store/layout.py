@@ -43,6 +43,9 @@ Wire = Literal["float32", "bfloat16", "float16"]
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 """Policies for an id without a row in a full partition."""
 
+NEGATIVES = "negatives"
+"""Name and pooling of the feature with the negatives that a loader draws for a step, the last of a batch."""
+
 CYCLE_RISE, CYCLE_START = 0.3, 0.04
 """Of `one_cycle`: the fraction of its steps in which the learning rate rises, and of the rate at its first step."""
 

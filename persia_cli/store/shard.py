@@ -1,8 +1,6 @@
 """The rows of one embedding server: look-up, update, counters."""
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.store.cold.cold_rows import ColdStorage
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory_file import LOADING, PRIVATE, SERVING, MemoryFile, PrivateMemory
+from persia_cli.store.remembered_rows import RememberedLookUps, RememberedRows
 from persia_cli.store.requests import (
     LOOK_UP,
     NO_ROW_BIT,
@@ -39,32 +38,9 @@ from persia_cli.store.table_counters import ShardCounts, TableCounters
 from persia_cli.store.wire_rows import decode_rows, row_bytes
 from persia_cli.wire.message import TableTotals
 
-SOME_MISSING = 1
-"""Result of `same_keys` if some keys had no row."""
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.int64]
 Halves = NDArray[np.uint16]
-
-MAX_REMEMBERED_LOOKUPS = 255
-"""Number of a group's look-ups whose rows are remembered for their updates."""
-# Between a look-up and the update of its batch, other look-ups may evict some of its rows and give them to other keys.
-# Applying a gradient there would change the wrong row. So the index stores for each row the number of the look-up that
-# last gave it to another key, in one byte. It is written only at evictions and read only by `index.verify`, so it costs
-# look-ups no cache line. A byte repeats after 256 look-ups; up to 255 later, the difference of two numbers still shows
-# which came first. Permits (`control.watermarks`) bound the number of batches between the two anyway.
-
-
-@dataclass(frozen=True)
-class RememberedRows:
-    """The rows that a look-up found, for the update of the same keys."""
-
-    keys: Keys
-    tables: Tables
-    rows: NDArray[np.int64]
-    number: int
-    """Number of the look-up."""
-    evictions: int
-    """Number of rows of the group that were evicted up to this look-up."""
 
 
 class Shard:
@@ -118,9 +94,7 @@ class Shard:
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
         self.counts = ShardCounts(layout, self.stores, array)
-        self._remembered: tuple[OrderedDict[Hashable, RememberedRows], ...] = tuple(
-            OrderedDict() for _ in layout.groups
-        )
+        self._remembered = tuple(RememberedLookUps() for _ in layout.groups)
         self.look_ups: NDArray[np.int64] = array(groups, np.int64)
         """Number of look-ups of each group."""
         counters = [
@@ -201,25 +175,32 @@ class Shard:
     # Requests
 
     def look_up_batch(
-        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
+        self,
+        groups: Sequence[tuple[Keys, Tables]],
+        step: int,
+        rank: int,
+        batch: Hashable | None,
+        drawn: Sequence[int] = (),
     ) -> list[Answer]:
         """Look each group's keys up, create rows for new ones, and mark the rank's step as looked up.
 
-        Rows are remembered for the update of `batch`, unless it is None.
+        Rows are remembered for the update of `batch`, unless it is None. The last keys of each group, `drawn` in
+        number, are only read: they get no rows, and do not count as used.
         """
         request = BatchRequest(LOOK_UP, step, (rank,))
-        self._bring_back_all(groups, step)
+        sizes = [keys.size - last for (keys, _), last in zip(groups, drawn or [0] * len(groups), strict=True)]
+        used = [(keys[:size], tables[:size]) for (keys, tables), size in zip(groups, sizes, strict=True)]
+        self._bring_back_all(used, step)
         if self.pending is None:
             self.answers.begin(rank)
-        at = self._begin(request, groups)
+        at = self._begin(request, used)
         answers = []
-        for number, (keys, tables) in enumerate(groups):
+        for number, ((keys, tables), size) in enumerate(zip(groups, sizes, strict=True)):
             if number > at.group or (number == at.group and not at.adding):
-                answers.append(self._find_or_create(number, keys, tables, step, batch, rank))
+                answers.append(self._find_or_create(number, keys, tables, step, batch, rank, size))
             else:
-                answers.append(
-                    self._continue(number, keys, tables, step, rank, at.position if number == at.group else None)
-                )
+                done = at.position if number == at.group else None
+                answers.append(self._continue(number, keys, tables, step, rank, done, size))
         self.finish(request)
         return answers
 
@@ -296,12 +277,21 @@ class Shard:
         Take keys uint64[n] and tables uint16[n], which have passed `check`; return embeddings uint8[n, row_bytes] in
         the group's wire dtype, zeros for keys without a row.
         """
-        store, rows = self.stores[group], np.empty(keys.size, np.int64)
-        block, out = self._block(store, keys.size)
-        look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
-        self._send_cold(store, keys, tables, rows, out)
-        rowless = np.flatnonzero(rows < 0).astype(np.uint32)
+        rows = np.empty(keys.size, np.int64)
+        block, out = self._block(self.stores[group], keys.size)
+        rowless = np.flatnonzero(self._read(group, keys, tables, rows, out) < 0).astype(np.uint32)
         return block, NewKeys(rowless, rowless)
+
+    def _read(self, group: int, keys: Keys, tables: Tables, rows: Rows, out: Halves) -> Rows:
+        """Write the embeddings of keys to `out`, and their rows in memory to `rows`, -1 for none; return the latter.
+
+        Those returned are 0 for keys that have a row in the cold log alone.
+        """
+        store = self.stores[group]
+        look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
+        found = rows.copy()
+        self._send_cold(store, keys, tables, found, out)
+        return found
 
     def _block(self, store: RowStore, size: int) -> tuple[Bytes, Halves]:
         """Return memory for encoded rows, uint8[size, row_bytes], and the same memory as uint16."""
@@ -309,34 +299,52 @@ class Shard:
         return block, block.reshape(-1).view(np.uint16)
 
     def _find_or_create(
-        self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None, rank: int | None = None
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        step: int,
+        batch: Hashable | None,
+        rank: int | None = None,
+        size: int | None = None,
     ) -> Answer:
         """Return the embeddings of distinct keys, as `read`, and the keys that had no row before.
 
         New keys get a row if they are admitted and there is space, if necessary by an eviction. Steps of last use rise
-        to `step`. Without a rank, it is no request.
+        to `step`. Without a rank, it is no request. Keys after the first `size`, if given, are only read.
         """
+        size = keys.size if size is None else size
         rows = np.empty(keys.size, np.int64)
         block, out = self._block(self.stores[group], keys.size)
         old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
         self.look_ups[group] += 1
-        self.stores[group].back(keys.size)
-        positions, unknown = self._space(rank, group, keys.size)
-        found = FoundRows(rows, positions, unknown, out)
-        self._carry_out(look_up.look_up, group, old, self._request(group, keys, tables, step, found))
+        self.stores[group].back(size)
+        positions, unknown = self._space(rank, group, size)
+        found = FoundRows(rows[:size], positions, unknown, out)
+        self._carry_out(look_up.look_up, group, old, self._request(group, keys[:size], tables[:size], step, found))
+        on_disk = False
+        if size < keys.size:
+            # After the others, so that none of these rows is given to another key in this look-up.
+            found_too = self._read(group, keys[size:], tables[size:], rows[size:], out[size * block.shape[1] // 2 :])
+            on_disk = bool((found_too != rows[size:]).any())
         stored = positions[: int(unknown[0])]
         new = stored.copy()
         # `new` is copied before the bit is set, since positions index `rows`; the stored answer has the bit.
         stored[rows[new] < 0] |= NO_ROW_BIT
         self._mark_group_done(group)
         if batch is not None:
-            self._remember(group, batch, keys, tables, rows)
+            evictions = -1 if on_disk else self._evicted(group)
+            self._remembered[group].add(batch, RememberedRows(keys, tables, rows, int(self.look_ups[group]), evictions))
         return block, NewKeys(new, new[rows[new] < 0])
 
-    def _continue(self, group: int, keys: Keys, tables: Tables, step: int, rank: int, done: int | None) -> Answer:
-        """Answer a group's part of a repeated look-up, finished up to the new key at `done`, or whole (None)."""
+    def _continue(
+        self, group: int, keys: Keys, tables: Tables, step: int, rank: int, done: int | None, size: int
+    ) -> Answer:
+        """Answer a group's part of a repeated look-up, finished up to the new key at `done`, or whole (None).
+
+        Keys after the first `size` are only read.
+        """
         # Known keys were served before, so they are only counted.
-        size = keys.size
         self.look_ups[group] += 1
         positions, unknown = self.answers.space(rank, group, size)
         stored = positions[: int(unknown[0])]
@@ -345,7 +353,7 @@ class Shard:
             # The bit is set again below, since the rest of the look-up may still add or evict rows.
             stored &= ~NO_ROW_BIT
             found = FoundRows(np.empty(size, np.int64), positions, unknown, self._block(self.stores[group], size)[1])
-            request = self._request(group, keys, tables, step, found, done)
+            request = self._request(group, keys[:size], tables[:size], step, found, done)
             self._carry_out(look_up.finish_look_up, group, NOTHING, request)
         block, without = self.read(group, keys, tables)
         if done is not None:
@@ -354,7 +362,8 @@ class Shard:
         new = self.answers.new_keys(rank, group)
         # `read` counts nothing, and the counters were reset, so the known keys are counted here.
         hits = self.counts.of_kernels.hits
-        hits += np.bincount(tables, minlength=hits.size) - np.bincount(tables[new.positions], minlength=hits.size)
+        hits += np.bincount(tables[:size], minlength=hits.size)
+        hits -= np.bincount(tables[new.positions], minlength=hits.size)
         return block, new
 
     def _space(self, rank: int | None, group: int, size: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -393,8 +402,8 @@ class Shard:
     def _bring_back_all(self, groups: Sequence[tuple[Keys, Tables]], step: int, batch: Hashable | None = None) -> None:
         """Bring the rows of each group's keys back to memory, unless none was evicted since the look-up of `batch`."""
         for number, (keys, tables) in enumerate(groups):
-            remembered = self._remembered[number].get(batch)
-            if remembered is None or self._evicted(number) > remembered.evictions:
+            evictions = self._remembered[number].evictions(batch)
+            if evictions is None or self._evicted(number) > evictions:
                 self._bring_back(number, keys, tables, step)
 
     def _bring_back(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
@@ -560,26 +569,18 @@ class Shard:
                 f"server's partitions {partitions.start} to {partitions.stop - 1} or to this group"
             )
 
-    def _remember(self, group: int, batch: Hashable, keys: Keys, tables: Tables, rows: NDArray[np.int64]) -> None:
-        remembered = self._remembered[group]
-        remembered[batch] = RememberedRows(keys, tables, rows, self.look_ups[group], self._evicted(group))
-        if len(remembered) > MAX_REMEMBERED_LOOKUPS:
-            remembered.popitem(last=False)
-
     def _rows_of(self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None) -> NDArray[np.int64]:
         """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
-        store, remembered, fit = self.stores[group], self._remembered[group].pop(batch, None), 0
-        age = self.look_ups[group] - (0 if remembered is None else remembered.number)
-        if remembered is not None and age <= MAX_REMEMBERED_LOOKUPS:
-            fit = index.same_keys(keys, tables, remembered.keys, remembered.tables, remembered.rows)
-        remembered = remembered if fit else None
+        store, look_ups = self.stores[group], int(self.look_ups[group])
+        remembered, some_missing = self._remembered[group].take(batch, keys, tables, look_ups)
         if self._snapshot is not None:
             self._snapshot.before_update(group, keys, tables, None if remembered is None else remembered.number)
         if remembered is None:
             rows = np.empty(keys.size, np.int64)
             index.find_and_touch(store.index, keys, tables, step, rows)
             return rows
-        if fit == SOME_MISSING or self._evicted(group) > remembered.evictions:
+        if some_missing or self._evicted(group) > remembered.evictions:
+            age = look_ups - remembered.number
             index.verify(store.index, keys, tables, step, remembered.number % 256, age, remembered.rows)
         return remembered.rows
 

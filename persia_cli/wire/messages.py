@@ -219,6 +219,8 @@ class LookUp(Request[LookedUp], frozen=True):
     batch: BatchId
     create: bool
     """True if unknown keys get a row; otherwise they read as zeros."""
+    drawn: tuple[Count, ...]
+    """Number of the last keys of each group that read as with `create` false; empty if there are none in any."""
     groups: list[GroupKeys]
 
 

@@ -65,7 +65,7 @@ def test_a_look_up_is_laid_out_as_described() -> None:
     kind, header, keys, tables = (bytes.fromhex(frame) for frame in sample["frames"])
     assert kind == b"\x30"
     batch = b"\x93\x00\xcd\x03\xe8\x02"  # (0, 1000, 2)
-    fields = b"\x92" + batch + b"\xc3"  # (batch, True)
+    fields = b"\x93" + batch + b"\xc3" + b"\x91\x01"  # (batch, True, (1,))
     group = b"\x92" + b"\x91\x02" + b"\x91\x02"  # two keys, two tables
     assert header == b"\x94" + b"\xcd\x01\x02" + fields + b"\x91\x91" + group + b"\xc0"
     assert keys == b"\x01" + bytes(7) + b"\xff" * 8

@@ -119,11 +119,13 @@ def key_of(server: int) -> np.ndarray:
 def ask_server(stranger: Stranger, now: int) -> None:
     batch, last = BatchId(TRAIN, now, 0), BatchId(TRAIN, STEPS - 1, 0)
     update = GroupGradients(key_of(0), TABLE, np.zeros((1, 16), np.uint8))
-    stranger.is_refused("no rank 7", LookUp(BatchId(TRAIN, now, 7), True, NO_KEYS))
-    stranger.is_refused("no step 300", LookUp(BatchId(TRAIN, STEPS, 0), True, NO_KEYS))
-    stranger.is_refused("expected arrays of 1 feature groups, received those of 2", LookUp(batch, True, NO_KEYS * 2))
-    stranger.is_refused("does not belong to this server", LookUp(batch, False, [GroupKeys(key_of(1), TABLE)]))
-    stranger.is_refused("table number 9", LookUp(last, True, [GroupKeys(key_of(0), TABLE + 9)]))
+    stranger.is_refused("no rank 7", LookUp(BatchId(TRAIN, now, 7), True, (), NO_KEYS))
+    stranger.is_refused("no step 300", LookUp(BatchId(TRAIN, STEPS, 0), True, (), NO_KEYS))
+    stranger.is_refused(
+        "expected arrays of 1 feature groups, received those of 2", LookUp(batch, True, (), NO_KEYS * 2)
+    )
+    stranger.is_refused("does not belong to this server", LookUp(batch, False, (), [GroupKeys(key_of(1), TABLE)]))
+    stranger.is_refused("table number 9", LookUp(last, True, (), [GroupKeys(key_of(0), TABLE + 9)]))
     stranger.is_refused("has no updates", Update(BatchId(EVAL, 0, 0), 0, [update]))
     stranger.is_refused("(1, 12)", Update(last, 0, [update._replace(gradients=update.gradients[:, :12].copy())]))
     stranger.is_refused("does not belong to this server", Update(last, 0, [update._replace(keys=key_of(1))]))

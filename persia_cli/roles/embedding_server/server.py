@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
+from operator import gt
 
 from msgspec import structs
 
@@ -192,6 +193,9 @@ class EmbeddingServer:
         self._check_count(message.groups)
         for number, group in enumerate(message.groups):
             self._shard.check(number, *group, message.batch.step)
+        sizes = [group.keys.size for group in message.groups]
+        if message.drawn and (len(message.drawn) != len(sizes) or any(map(gt, message.drawn, sizes))):
+            raise WireError(f"of {sizes} keys, {list(message.drawn)} cannot be drawn ones")
         if message.create and self._is_early(LOOK_UP, message.batch):
             self._early[LOOK_UP, message.batch] = peer, message
             return
@@ -237,7 +241,7 @@ class EmbeddingServer:
         with self._trace.span(LOOP, "look-up", batch):
             if message.create and not is_repeat:
                 kept_as = batch if self._remembers_rows else None
-                answers = shard.look_up_batch(message.groups, batch.step, batch.rank, kept_as)
+                answers = shard.look_up_batch(message.groups, batch.step, batch.rank, kept_as, message.drawn)
                 self._looked_up[batch] = [new for _, new in answers]
             else:
                 answers = [shard.read(number, *group) for number, group in enumerate(message.groups)]

@@ -108,3 +108,38 @@ def test_more_rows_fit_on_more_servers() -> None:
 def test_planning_does_not_import_torch() -> None:
     code = "import sys, persia_cli.plan.job, persia_cli.engines.readiness; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+SASREC = {"kind": "sasrec", "dim": 8, "attend": {"item": ["last"]}, "layers": 1, "heads": 1}
+LAST = {"name": "last", "table": "item", "pooling": "none", "max_length": 5}
+SAMPLED = {"batch_size": 32, "losses": {"click": {"kind": "sampled_softmax"}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": FFNN}, "predicts the next elements of sequences, and model.kind=ffnn has no states of them; use"),
+        ({"dataset": {"labels": ["click", "count"]}}, "^model.kind=sasrec gives one score .* has 2 labels"),
+        ({"sparse": ["item", LAST | {"table": "other"}]}, "^model.attend.item: last does not read the table of item"),
+        ({"sparse": [{"name": "item", "separator": "|"}, LAST]}, "needs exactly one id of item in each sample; give"),
+        ({"sparse": [{"name": "item", "missing_id": "none"}, LAST]}, "without separator, padding or missing_id: none"),
+        (
+            {"embedding": {"tables": {"item": {"hash_stack": {"rounds": 2, "size": 50}}}}},
+            "items by their rows, and embedding.tables.item.hash_stack gives several to each; leave hash_stack out",
+        ),
+        (
+            {"sparse": ["item", LAST | {"name": "negatives"}], "model": SASREC | {"attend": {"item": ["negatives"]}}},
+            "^dataset.sparse: negatives is the name of the items that train.losses: kind=sampled_softmax draws; give",
+        ),
+    ],
+    ids=["network", "labels", "tables", "lists", "nulls", "stack", "name"],
+)
+def test_next_items_need_a_sequence_and_one_item_of_one_table_with_a_row_each(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    given = {"sparse": ["item", LAST], "model": SASREC, "train": SAMPLED} | changes
+    given["dataset"] = {"dense": []} | changes.get("dataset", {})
+    if given["model"] is FFNN:
+        given["sparse"] = ["item"]
+    with pytest.raises(ConfigError, match=sentence):
+        plan(**given)

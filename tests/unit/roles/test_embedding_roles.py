@@ -56,7 +56,7 @@ def initial_rows(ids: list[int]) -> np.ndarray:
 
 
 def look_up(batch: BatchId, keys: np.ndarray) -> LookUp:
-    return LookUp(batch, True, [GroupKeys(keys, np.zeros(keys.size, np.uint16))])
+    return LookUp(batch, True, (), [GroupKeys(keys, np.zeros(keys.size, np.uint16))])
 
 
 def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarray]:
@@ -102,7 +102,7 @@ def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> No
     with alone(run, job_of()) as roles, Stranger(roles.servers[0], roles.token) as stranger:
 
         def rows_at(step: BatchId) -> list[bytes]:
-            reply = stranger.ask_for(LookUp(step, True, [GroupKeys(key, a), GroupKeys(key, b)]))
+            reply = stranger.ask_for(LookUp(step, True, (), [GroupKeys(key, a), GroupKeys(key, b)]))
             return [group.rows.tobytes() for group in reply.groups]
 
         first = GroupGradients(key, a, gradient)
@@ -165,7 +165,7 @@ def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
         for step in range(2):
             key, batches = np.array([step], np.uint64), [BatchId(TRAIN, step, rank) for rank in range(2)]
             early = ranks[1].begin(look_up(batches[1], key))
-            [other] = ranks[1].ask_for(LookUp(BatchId(EVAL, 0, 1), False, look_up(batches[1], key).groups)).groups
+            [other] = ranks[1].ask_for(LookUp(BatchId(EVAL, 0, 1), False, (), look_up(batches[1], key).groups)).groups
             assert other.unknown.size == 1, "an evaluation does not wait, and sees no answer"
             assert ranks[0].ask_for(look_up(batches[0], key)).groups[0].unknown.tolist() == [0]
             assert ranks[1].await_reply(early).groups[0].unknown.tolist() == []

@@ -63,7 +63,7 @@ def updates_of(link: LoneLink) -> dict[str, int]:
 
 def rows_at(stranger: Stranger, batch: BatchId) -> np.ndarray:
     """Look up the three keys at a server."""
-    [group] = stranger.ask_for(LookUp(batch, True, [GroupKeys(KEYS, TABLES)])).groups
+    [group] = stranger.ask_for(LookUp(batch, True, (), [GroupKeys(KEYS, TABLES)])).groups
     return decode_rows(group.rows, DIM, "float32")
 
 

@@ -46,7 +46,7 @@ def run_of(mode: str, embedding: dict[str, object] | None = None, **cluster: obj
 
 
 def look_up(step: int, rank: int, create: bool = True) -> LookUp:
-    return LookUp(BatchId(TRAIN, step, rank), create, [GroupKeys(keys_of(step, rank), TABLES)])
+    return LookUp(BatchId(TRAIN, step, rank), create, (), [GroupKeys(keys_of(step, rank), TABLES)])
 
 
 def update(step: int, rank: int) -> Update:
@@ -170,7 +170,9 @@ POLICIES = [
 
 def answer(stranger: Stranger, step: int, rank: int, keys: np.ndarray) -> tuple[bytes, list[int]]:
     """Look keys up; returns their rows and the positions of those that had none before."""
-    [group] = stranger.ask_for(LookUp(BatchId(TRAIN, step, rank), True, [GroupKeys(keys, TABLES[: keys.size])])).groups
+    [group] = stranger.ask_for(
+        LookUp(BatchId(TRAIN, step, rank), True, (), [GroupKeys(keys, TABLES[: keys.size])])
+    ).groups
     return group.rows.tobytes(), group.unknown.tolist()
 
 

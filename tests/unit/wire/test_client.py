@@ -27,7 +27,7 @@ from tests.support.any_message import same
 
 BATCH = BatchId(split=0, step=7, rank=0)
 PUT_IDS = PutIds(BATCH, 0, np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32))
-LOOK_UP = LookUp(BATCH, True, [GroupKeys(np.arange(20_000, dtype=np.uint64), np.zeros(20_000, np.uint16))])
+LOOK_UP = LookUp(BATCH, True, (), [GroupKeys(np.arange(20_000, dtype=np.uint64), np.zeros(20_000, np.uint16))])
 
 
 class Peer:

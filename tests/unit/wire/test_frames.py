@@ -97,7 +97,10 @@ def test_an_aligned_frame_is_not_copied() -> None:
     [
         (PutIds(BATCH, 0, zeros("i8", 3), zeros("u4", 3)), "array 'ids' must be uint64 with 1 dim.* not int64"),
         (PutIds(BATCH, 0, zeros("u8", 3, 1), zeros("u4", 3)), "not uint64 with 2"),
-        (LookUp(BATCH, True, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]), "'tables' has size 4 where another has 3"),
+        (
+            LookUp(BATCH, True, (), [GroupKeys(zeros("u8", 3), zeros("u2", 4))]),
+            "'tables' has size 4 where another has 3",
+        ),
         (rows_of(zeros("u1", 1, 4), zeros("u1", 1, 5)), "size 5 where another has 4"),
         (
             PutSamples(BATCH, 0.0, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 1, 1), None, None, None, None),

@@ -145,7 +145,7 @@ def test_loans_of_lost_messages_end_and_others_stay() -> None:
     now = [0.0]
     sender, receiver = SharedMemory(create_segment(SIZE), lambda: now[0]), memory()
     keys = words(sender, 1000)
-    held = receive(receiver, send(sender, LookUp(BATCH, True, [GroupKeys(keys, np.zeros(1000, np.uint16))])))
+    held = receive(receiver, send(sender, LookUp(BATCH, True, (), [GroupKeys(keys, np.zeros(1000, np.uint16))])))
     late = send(sender, PushGradients(BATCH, 0, gradients()))
     for _ in range(3 * CELLS):
         now[0] += 2 * loans.LOST_S / CELLS

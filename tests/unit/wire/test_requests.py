@@ -44,7 +44,7 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
         for step in range(20):
             keys = np.arange(step, step + rows, dtype=np.uint64)
             groups = [GroupKeys(each, np.zeros(len(each), np.uint16)) for each in (keys, keys[:5])]
-            client.request(LookUp(BatchId(0, step, 0), True, groups), on_reply=partial(answers.__setitem__, step))
+            client.request(LookUp(BatchId(0, step, 0), True, (), groups), on_reply=partial(answers.__setitem__, step))
         poll_until(loop, lambda: not client.pending)
         loop.close()
     assert server.refused == client.malformed == 0
@@ -93,7 +93,7 @@ def test_a_server_that_comes_back_is_found_again(context: Context, ipc_directory
     groups = [GroupKeys(np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16))]
     heard: list[LookedUp] = []
     for life in range(1, 3):
-        client.request(LookUp(batch, True, groups), on_reply=heard.append)
+        client.request(LookUp(batch, True, (), groups), on_reply=heard.append)
         with serving(context, ipc_address(ipc_directory, "s"), look_up):
             poll_until(loop, lambda: not client.pending)
         assert [reply.watermark for reply in heard] == [7] * life
@@ -129,7 +129,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
             sent = own.empty((100 + step * 40,), np.uint64) if step % 2 else np.empty(100 + step * 40, np.uint64)
             sent[...] = np.arange(step, step + len(sent))
             group = GroupKeys(sent, np.zeros(len(sent), np.uint16))
-            client.request(LookUp(BatchId(0, step, 0), True, [group]), on_reply=keep)
+            client.request(LookUp(BatchId(0, step, 0), True, (), [group]), on_reply=keep)
             del sent, group
             poll_until(loop, lambda: client.pending < 4)
         poll_until(loop, lambda: not client.pending and own.lent == 0)

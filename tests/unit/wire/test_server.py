@@ -119,7 +119,7 @@ def test_a_parked_request_is_pending_until_its_answer(server: Server, asker: Ask
 def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
     keys = GroupKeys(np.zeros(3, np.uint64), np.zeros(3, np.uint16))
     for _ in range(2):
-        asker.ask(5, LookUp(BATCH, True, [keys]))
+        asker.ask(5, LookUp(BATCH, True, (), [keys]))
         server.receive()
     first, second = asker.hear()
     assert first[0] == second[0] == 5
