@@ -211,3 +211,56 @@ def test_samples_without_earlier_events_are_reported(tmp_path: Path) -> None:
     columns = {"user": range(100), "ts": [1] * 100, "movie": range(100), "liked": [0, 1] * 50}
     warnings = inspect(described(written(tmp_path / "events", columns))).warnings
     assert any("100% of the training samples have no earlier event in history watched" in text for text in warnings)
+
+
+def numbered(rows: int, users: int, seed: int = 0) -> dict[str, Any]:
+    """Return events whose item is their row number, so that an item tells which event it is."""
+    return made_up(rows, users, times=60, seed=seed) | {"movie": np.arange(rows)}
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_each_training_event_but_a_users_first_is_a_target_once(tmp_path: Path, test: bool) -> None:
+    columns = numbered(2000, 150)
+    split = {"kind": "last", "group": "user", "order": "ts", "test": test}
+    dataset = described(
+        written(tmp_path / "events", columns), split=split, samples={"kind": "windows", "of": "watched"}
+    )
+    order = np.lexsort((columns["ts"], columns["user"]))
+    of_users = [order[columns["user"][order] == user].tolist() for user in range(150)]
+    held = 1 + test
+    wanted = [events[: max(len(events) - held, 1)] if len(events) > 1 else events for events in of_users]
+    targets = []
+    for _, (item,), history in ids_by_sample(read(dataset)):
+        assert len(history) <= LENGTH
+        targets += [*history[1:], item]
+        events = wanted[columns["user"][item]]
+        assert history == events[: events.index(item)][-LENGTH:]
+    assert sorted(targets) == sorted(event for events in wanted for event in events[1:])
+    assert len(read(dataset).labels) == sum(-(-(len(events) - 1) // LENGTH) for events in wanted)
+    # The newest event, or the one before it, evaluates with what came before.
+    for _, (item,), history in ids_by_sample(read(dataset, "eval")):
+        events = of_users[columns["user"][item]]
+        assert item == events[-held]
+        assert history == events[: events.index(item)][-LENGTH:]
+
+
+def test_windows_do_not_train_on_events_of_the_evaluation(tmp_path: Path) -> None:
+    path = written(tmp_path / "events", numbered(300, 5))
+    windows = {"kind": "windows", "of": "watched"}
+    with pytest.raises(DataError, match=r"dataset\.samples: \d+ evaluation events come before training events"):
+        inspect(described(path, samples=windows))
+    by_time = described(path, samples=windows, split={"kind": "time", "column": "ts", "eval_from": 50})
+    assert inspect(by_time).eval_rows == np.count_nonzero(numbered(300, 5)["ts"] >= 50)
+    with pytest.raises(ValueError, match="leave out ties of history watched"):
+        described(path, samples=windows, history={"ties": "strict"})
+
+
+def test_files_make_the_split_of_windows(tmp_path: Path) -> None:
+    columns = {"user": [1] * 8, "ts": [1, 1, 2, 2, 3, 3, 4, 4], "movie": range(8), "liked": [1] * 8}
+    folder = written(tmp_path / "events", columns)
+    (folder / "part-0.parquet").rename(folder / "z.parquet")
+    (folder / "part-1.parquet").rename(folder / "a.parquet")
+    split = {"kind": "files", "train": ["z.*"], "eval": ["a.*"]}
+    dataset = described(folder, split=split, samples={"kind": "windows", "of": "watched"}, history={"max_length": 2})
+    assert sorted(sample[1:] for sample in ids_by_sample(read(dataset))) == [[[1], [0]], [[3], [1, 2]]]
+    assert [sample[1:] for sample in ids_by_sample(read(dataset, "eval"))][-1] == [[7], [5, 6]]
