@@ -108,7 +108,7 @@ def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> Non
         _show_scores(out(), scores_of(result))
         if text := unknown_ids(result.events):
             labelled(err(), "unknown", text)
-        labelled(err(), "saved", plan.job.output)
+        labelled(err(), "saved", str(plan.job.output).removeprefix(f"{Path.cwd()}/"))
         propose(err(), f"persia export {shlex.quote(str(plan.run_dir.parents[1]))} -o {shlex.quote(plan.run.name)}")
         return
     summary = summary_of(plan, result)
