@@ -96,7 +96,7 @@ def _is_union(classes: tuple[type[Node], ...]) -> bool:
 
 def _row(key: str, field: FieldInfo) -> str:
     default = field_default(field).removeprefix("; ").removeprefix("default ")
-    example = _example(example_of(key, field))
+    example = "" if key.endswith(".kind") else _example(example_of(key, field))  # a kind has one value
     meaning = field.description or next((node.__doc__ or "" for node in nodes(field.annotation)), "")
     facts = [f"*{field_expectation(field)}*"]
     facts += ["required"] if field.is_required() else [f"default `{default}`"] if default else []
