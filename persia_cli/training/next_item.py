@@ -242,20 +242,18 @@ class _Softmax(torch.autograd.Function):
         log_q: torch.Tensor,
         hits: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        scores = users.new_empty(len(users), len(candidates) + 1)
-        torch.addmm(log_q, users, candidates.T, beta=-1, out=scores[:, :-1])
+        scores = torch.addmm(log_q, users, candidates.T, beta=-1)
         scores[hits] = -torch.inf
-        torch.sum(users * targets, 1, out=scores[:, -1])
-        logs = torch.log_softmax(scores, 1)
-        ctx.save_for_backward(users, targets, candidates, logs)
-        return -logs[:, -1]
+        own = (users * targets).sum(1)
+        most = torch.maximum(scores.amax(1), own) if len(candidates) else own
+        parts, own_part = scores.sub_(most.unsqueeze(1)).exp_(), torch.exp(own - most)
+        total = parts.sum(1) + own_part
+        ctx.save_for_backward(users, targets, candidates, parts, own_part / total - 1.0, total)
+        return most + total.log() - own
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        users, targets, candidates, logs = ctx.saved_tensors
-        # Gradients of the scores: the shares of the softmax, less 1 for the target.
-        slopes = logs.exp()
-        slopes[:, -1] -= 1.0
-        slopes *= outer[0].unsqueeze(1)
-        others, own = slopes[:, :-1], slopes[:, -1:]
-        return torch.addmm(own * targets, others, candidates), own * users, others.T @ users, None, None
+        users, targets, candidates, parts, own, total = ctx.saved_tensors
+        own = (outer[0] * own).unsqueeze(1)
+        slopes = parts.mul_((outer[0] / total).unsqueeze(1))
+        return torch.addmm(own * targets, slopes, candidates), own * users, slopes.T @ users, None, None

@@ -1,7 +1,7 @@
 """Blocks of sasrec, ligr and hstu give what those of RecTools 0.19 gave with the same weights, and their gradients.
 
-`scripts/rectools_golden.py` writes the results.
 `scripts/rectools_golden.py` writes the results. RecTools adds biases of positions in float32, also in such a network.
+"""
 
 from pathlib import Path
 
