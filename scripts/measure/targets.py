@@ -97,6 +97,11 @@ TARGETS: dict[str, Sequence[Target]] = {
             for other, bound in bounds.items()
         ),
     ),
+    "python -m scripts.measure histories": (
+        Target(r"loader, ML-1M: persia / ready lists", 0.9),
+        Target(r"decoded lists, ML-1M: persia / ready lists", 0.05, at_most=True),
+        Target(r"memory of 4 loaders, ML-1M: persia / ready lists", 0.5, at_most=True),
+    ),
     "python -m scripts.measure prepare train.txt": (
         Target(rf"preparing {_MANY} of Criteo's text on 2 cores: persia", 400_000),
         Target(rf"preparing {_MANY} of Criteo's text on \d+ cores: persia / polars", 0.35),
