@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
@@ -50,7 +51,7 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
             pq.read_table(given.ratings, columns=["user_id", "movie_id", "timestamp"]), Path(folder), rows
         )
         note("speed")
-        sides = {name: Turn(lambda dataset=dataset: _epoch(dataset), loops=1) for name, dataset in described.items()}
+        sides = {name: Turn(partial(_epoch, dataset), loops=1) for name, dataset in described.items()}
         samples = pq.read_metadata(Path(folder, "ready.parquet")).num_rows
         timed = alternate(sides, given.rounds, clock=process_time)
         yield compared("loader, ML-1M", timed, samples, "samples/s")
@@ -99,7 +100,7 @@ def _bytes_per_sample(dataset: ParquetDataset) -> float:
     _, block = source._current
     arrays = [ids.spans if isinstance(ids, Earlier) else ids.values for ids in block.lists if ids is not None]
     source.close()
-    return sum(array.nbytes for array in arrays) / block.order.size
+    return float(sum(array.nbytes for array in arrays) / block.order.size)
 
 
 def _memory(dataset: ParquetDataset) -> float:
@@ -109,7 +110,7 @@ def _memory(dataset: ParquetDataset) -> float:
     loaders = [context.Process(target=_load, args=(dataset, there, done, sizes)) for _ in range(LOADERS)]
     for loader in loaders:
         loader.start()
-    total = sum(sizes.get(timeout=600) for _ in loaders)
+    total = float(sum(sizes.get(timeout=600) for _ in loaders))
     for loader in loaders:
         loader.join()
     return total / _MIB
