@@ -93,8 +93,8 @@ def _first(run: Run, split: SplitName, contents: ParquetScan | None) -> Batch | 
 def _example(contents: ParquetScan, fields: RequestFields) -> dict[str, Any]:
     """Return the values of the first row, of fields that are columns of the files; without missing and long ones."""
     group = next(group for group in contents.groups if group.rows)
-    made = {column for declaration in fields.raw if declaration.read != "number" for column in declaration.columns}
-    names = [name for name in fields.names if name in contents.schemas[0].names and name not in made]
+    computed = {column for declaration in fields.raw if declaration.read != "number" for column in declaration.columns}
+    names = [name for name in fields.names if name in contents.schemas[0].names and name not in computed]
     with closing(RowGroupStream(contents.filesystem, group, names, 1)) as stream:
         table = stream.read()
     values = {name: _plain(table[name].type, table[name][0].as_py()) for name in names}

@@ -83,7 +83,7 @@ export class Chart {
         },
         y: isLog ? { distr: 3 } : { range: up },
       },
-      axes: [{ ...axis(x, 30), ...(names ? named : isTime ? times : {}) }, axis(y, wide)],
+      axes: [{ ...axis(x, 30), space: 40, ...(names ? named : isTime ? times : {}) }, axis(y, wide)],
       series: [{ label: x, value }, ...series.map(({ label, isAlone }, n) => {
         const stroke = colour(hues[n + 1]), { width, alpha, dash, dots } = style(n + 1);
         const points = dots ? { show: true, size: dots, fill: stroke } : { show: false };
@@ -168,9 +168,12 @@ export class Chart {
     ]);
     for (const [n, { text, isMiddle }] of this.marks.entries()) {
       if (!text) continue;
-      const [x, y] = places[n], width = ctx.measureText(text).width, left = x - gap - width, middle = x - width / 2;
-      const corners = isMiddle ? [[middle, y - gap]]
-        : [[x + gap, y - gap], [x + gap, y + gap + em], [left, y - gap], [left, y + gap + em], [middle, y - 2 * gap]];
+      const [x, y] = places[n], width = ctx.measureText(text).width, left = x - gap - width;
+      const middle = Math.max(bbox.left, Math.min(x - width / 2, bbox.left + bbox.width - width));
+      const corners = isMiddle ? [[middle, y - gap]] : [
+        [x + gap, y - gap], [x + gap, y + gap + em], [left, y - gap], [left, y + gap + em],
+        [middle, y - 2 * gap], [middle, y + 2 * gap + em],
+      ];
       const boxes = corners.map(([a, b]) => [a, b - em, a + width, b]);
       const isFree = ([a, b, c, d]) => a >= bbox.left && c <= bbox.left + bbox.width && b >= bbox.top
         && d <= bbox.top + bbox.height && !taken.some(([e, f, g, i]) => a < g && e < c && b < i && f < d);

@@ -74,7 +74,7 @@ export class Curves {
       for (const [n, y] of ys.entries()) {
         const known = found.get(label)?.y;
         const isBetter = known === undefined || (this.marked[plain] === "high" ? y > known : y < known);
-        if (y != null && isBetter) found.set(label, { x: xs[n], y, text: `${number(y)} at step ${number(xs[n])}`, isBest: true });
+        if (y != null && isBetter) found.set(label, { x: xs[n], y, text: number(y), isBest: true });
       }
     }
     return [...found.values()];

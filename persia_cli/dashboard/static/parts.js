@@ -122,7 +122,7 @@ export function sparkline(values, title, isLow) {
 
 // A list of values by their names.
 export const list = (values, kind) => h("dl", { class: kind },
-  Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  Object.entries(values).map(([name, value]) => h("div", { class: value.length > 14 && "long" }, h("dt", {}, name), h("dd", {}, value))));
 
 // Shows a page with a title.
 export function begin(title, ...nodes) {
