@@ -156,12 +156,16 @@ def classes_below(field: FieldInfo, members: bool = True) -> Iterator[tuple[str,
 
 def is_changeable(key: str) -> bool:
     """Return True if a resumed run may give this key another value: it or a group that it is in is `Changeable`."""
-    return any(key == changeable or key.startswith(f"{changeable}.") for changeable in _changeable())
+    parts = key.split(".")
+    return any(
+        len(parts) >= len(group) and all(wanted in (part, "NAME") for wanted, part in zip(group, parts, strict=False))
+        for group in _changeable()
+    )
 
 
 @cache
-def _changeable() -> frozenset[str]:
-    return frozenset(key for key, field in keys(Run) if CHANGEABLE in field.metadata)
+def _changeable() -> frozenset[tuple[str, ...]]:
+    return frozenset(tuple(key.split(".")) for key, field in keys(Run, members=True) if CHANGEABLE in field.metadata)
 
 
 def kind_of(values: Any) -> str | None:

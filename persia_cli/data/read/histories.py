@@ -173,6 +173,11 @@ def windows(parts: Parts, rows: GroupedRows, store: EventStore, length: int) -> 
     """
     first_places = [store.first_places.get((group.path, group.number)) for group in rows.groups]
     pairs = [(place, group) for place, group in zip(first_places, rows.groups, strict=True) if place is not None]
+    if not pairs:
+        raise DataError(
+            "dataset.samples: windows are of samples that are events, and none is among those of their history; leave "
+            "path out of the history"
+        )
     size = max([int(store.places.max()) + 1, *(place + group.rows for place, group in pairs)])
     of_events = np.full(size, UNUSED, np.int8)
     for place, group in pairs:

@@ -191,6 +191,7 @@ def test_other_events_are_other_data(tmp_path: Path) -> None:
         ({}, {}, {"sparse": ["movie", "watched.film"]}, "reads column film of history watched, which has movie"),
         ({}, {}, {"sparse": ["movie"]}, "no sparse feature reads history watched"),
         ({}, {}, {"samples": {"kind": "windows", "of": "seen"}}, "there is no history seen"),
+        ({}, {}, {"samples": {"kind": "windows", "of": "watched"}}, "windows are of samples that are events"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_history_is_refused(
