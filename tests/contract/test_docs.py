@@ -11,7 +11,7 @@ A block of commands (`sh`) or of Python has a mark before it, which names its ch
     <!-- file NAME -->  (of any language) written to this file before the page's commands run
     <!-- fails -->      each `$ command` of a `console` ends with the error below it: see test_troubleshooting.py
 
-Pages of the guide also have the files of `docs/guide/own-data.md`.
+Pages of the guide also have the files `shop.yaml` and `shop.jsonl`, which `persia recipe cp shop` copies.
 """
 
 import ast
@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
 GUIDE = ROOT / "docs" / "guide"
+EXAMPLES = sorted((ROOT / "recipes" / "shop").glob("shop.*"))
 LONG = {"checkpoint-format.md"}
 """Pages whose commands run for half a minute; they run where slow tests do."""
 INTERNALS = {"architecture.md", "protocol.md", "kernels.md", "checkpoint-format.md", "serving-format.md"}
@@ -64,13 +66,14 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 
 def write_files(page: Path, folder: Path) -> None:
-    example = GUIDE / "own-data.md"
-    for source in (page, example) if page.parent == GUIDE and page != example else (page,):
-        for block in blocks(source.read_text()):
-            if block.mark.startswith("file "):
-                target = folder / block.mark.removeprefix("file ")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(block.code + "\n")
+    for block in blocks(page.read_text()):
+        if block.mark.startswith("file "):
+            target = folder / block.mark.removeprefix("file ")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(block.code + "\n")
+    if page.parent == GUIDE:
+        for example in EXAMPLES:
+            copy(example, folder)
 
 
 def parse(words: list[str]) -> None:

@@ -32,6 +32,11 @@ def test_the_formula_finds_the_rows_of_a_hash_stack(id_: int, rounds: int, size:
     assert saved[rows.inverse].tolist() == list(names["row_ids"](id_, rounds, size))
 
 
+def test_your_own_data_shows_the_configuration_that_ships() -> None:
+    [shown] = [block.code for block in blocks((GUIDE / "own-data.md").read_text()) if block.mark == "file shop.yaml"]
+    assert shown + "\n" == (ROOT / "recipes" / "shop" / "shop.yaml").read_text()
+
+
 def test_it_names_every_kind_of_network() -> None:
     kinds = {yaml.safe_load(file.read_text()).get("kind") for file in (ROOT / "conf" / "model").glob("*.yaml")} - {None}
     assert len(kinds) > 10

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 PREPARE, README = "prepare.py", "README.md"
-COPIED = (".py", ".md", ".yaml", ".csv", ".csv.gz")
+COPIED = (".py", ".md", ".yaml", ".csv", ".csv.gz", ".jsonl")
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ def test_a_copy_is_a_separate_recipe(tmp_path: Path) -> None:
 
 
 def test_data_that_needs_no_preparation_is_copied_too(tmp_path: Path) -> None:
-    assert {file.name for file in copy_folder(folder_of("shop"), tmp_path / "shop")} == {"README.md", "clicks.csv.gz"}
+    copied = {file.name for file in copy_folder(folder_of("shop"), tmp_path / "shop")}
+    assert copied == {"README.md", "clicks.csv.gz", "shop.jsonl", "shop.yaml"}
     with pytest.raises(DataError, match="shop needs no preparation; persia recipe cp shop DIR copies its data"):
         load_recipe("shop")
 
