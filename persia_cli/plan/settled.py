@@ -25,7 +25,7 @@ SMALL_ROWS = 1_000_000
 """Training rows below which hidden layers have dropout."""
 DROPOUT = 0.2
 SMALL_BATCH, BATCH, BATCH_ROWS = 128, 256, 51_200
-"""Samples of a step below BATCH_ROWS training rows, and from there on: at least 200 steps in an epoch.
+"""Samples of a step below BATCH_ROWS training rows, and from there on, where an epoch has at least 200 steps.
 
 Batches of 32 for a few thousand rows lost AUC on five tables of five (by .001 to .006), and took twice the time."""
 RATES = {"adagrad": 0.05, "rowwise_adagrad": 0.05, "ftrl": 0.05, "adam": 0.001, "rowwise_adam": 0.001, "sgd": 0.1}
