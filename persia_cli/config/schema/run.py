@@ -58,7 +58,7 @@ class Training(Node):
     batch_size: AUTO | BatchSize = "auto"
     """Samples of one step over all ranks.
 
-    `auto`: 128 below 51,200 training rows, else 256. With several NN workers or `accumulate`, the next multiple of both.
+    `auto`: 128 below 51,200 training rows, else 256; rounded up to a multiple of `accumulate` times NN workers.
     """
     accumulate: Changeable[Few] = 1
     """Equal parts of a step that the dense network computes one after another, so that it needs memory for one part.
