@@ -46,6 +46,7 @@ def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
                 "vectors in init_from"
             )
     yield from _of_losses(run)
+    yield from _of_windows(run)
     yield from _of_one_sample(run)
 
 
@@ -67,6 +68,31 @@ def _of_losses(run: Run) -> Iterator[str]:
                 f"train.task_weights=uncertainty divides each loss by a variance that it learns, and {given} is below "
                 "0 for large labels, where it would fall without end; use huber or mse, or train.task_weights=given"
             )
+
+
+def _of_windows(run: Run) -> Iterator[str]:
+    """Yield the reasons why not each event of a window would be a target once."""
+    dataset, loss = run.dataset, next_item_loss(run)
+    if not isinstance(dataset, ParquetDataset) or dataset.samples is None:
+        return
+    name = dataset.samples.of
+    if loss is None or loss.positions != "all":
+        yield (
+            "dataset.samples: of the events of a window only the newest would train; set "
+            f"train.losses={{{dataset.label_names[0]}: {{kind: sampled_softmax, positions: all}}}}, or leave "
+            "dataset.samples out"
+        )
+    named = run.model.sequence if isinstance(run.model, Sequential) else None
+    if (feature := next((feature for feature in dataset.sparse if feature.name == named), None)) is None:
+        return  # the loss refuses the network
+    length = dataset.histories[name].max_length
+    if (dataset.history_of(feature) or ("",))[0] != name:
+        yield f"dataset.samples: windows are of history {name}, and model.attend names {feature.name}; name one of both"
+    elif feature.max_length != length:
+        yield (
+            f"dataset.sparse: {feature.name} has max_length: {feature.max_length}, and windows have {length} events; "
+            f"leave it out, or set dataset.histories.{name}.max_length={feature.max_length}"
+        )
 
 
 def _of_one_sample(run: Run) -> Iterator[str]:

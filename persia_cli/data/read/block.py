@@ -150,7 +150,7 @@ def decode_block(
     allowed = bad_rows_allowed(dataset)
     weights = np.ones(size, np.float32) if allowed or dataset.weight is not None else None
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    spans = {name: room.array(name, (size, 2), np.int64) for name in histories.stores}
+    spans = {name: room.array(f"history {name}", (size, 2), np.int64) for name in histories.stores}
     earlier = [_earlier(histories, feature, spans) for feature in dataset.sparse]
     of_samples = tuple(feature for feature, ids in zip(dataset.sparse, earlier, strict=True) if ids is None)
     is_list = [feature.column_name in lists or feature.makes_lists or feature.drops_nulls for feature in of_samples]

@@ -166,6 +166,16 @@ def test_samples_are_as_with_ready_lists(tmp_path: Path) -> None:
         same(read(dataset, split, seed=3, epoch=1), read(other, split, seed=3, epoch=1))
 
 
+@pytest.mark.parametrize("name", ["dense", "single"])
+def test_a_history_has_any_name(tmp_path: Path, name: str) -> None:
+    columns = made_up(300) | {"price": np.arange(300) * 0.01}
+    path = written(tmp_path / "events", columns)
+    lists = {"name": f"{name}.movie", "table": "movie", "pooling": "none"}
+    history = {"user": "user", "time": "ts", "columns": ["movie"], "max_length": LENGTH}
+    other = described(path, histories={name: history}, sparse=["user", "movie", lists], dense=["price"])
+    same(read(other), read(described(path, dense=["price"])))
+
+
 def test_other_events_are_other_data(tmp_path: Path) -> None:
     columns = made_up(300)
     events = written(tmp_path / "events", columns)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,4 +143,42 @@ def test_next_items_need_a_sequence_and_one_item_of_one_table_with_a_row_each(
     if given["model"] is FFNN:
         given["sparse"] = ["item"]
     with pytest.raises(ConfigError, match=sentence):
+        plan(**given)
+
+
+SEEN = {"name": "seen.item", "table": "item", "pooling": "none"}
+WINDOWS = {
+    "histories": {"seen": {"user": "user", "time": "time", "columns": ["item"], "max_length": 4}},
+    "samples": {"kind": "windows", "of": "seen"},
+    "dense": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "sparse", "sentence"),
+    [
+        ({"kind": "bce"}, ["item", SEEN], "^dataset.samples: of the events of a window only the newest would train"),
+        ({"kind": "sampled_softmax", "positions": "last"}, ["item", SEEN], "of a window only the newest would train"),
+        (
+            {"kind": "sampled_softmax"},
+            ["item", SEEN | {"max_length": 2}],
+            "^dataset.sparse: seen.item has max_length: 2, and windows have 4 events; leave it out, or set",
+        ),
+        (
+            {"kind": "sampled_softmax"},
+            ["item", LAST | {"name": "seen.item", "column": "last"}, SEEN | {"name": "other", "column": "seen.item"}],
+            "^dataset.samples: windows are of history seen, and model.attend names seen.item; name one of both",
+        ),
+        ({"kind": "sampled_softmax"}, ["item", SEEN], None),
+    ],
+    ids=["bce", "last", "length", "history", "right"],
+)  # fmt: skip
+def test_all_events_of_windows_train(loss: dict[str, Any], sparse: list[Any], sentence: str | None) -> None:
+    given = {
+        "sparse": sparse,
+        "dataset": WINDOWS,
+        "model": SASREC | {"attend": {"item": ["seen.item"]}},
+        "train": {"batch_size": 32, "losses": {"click": loss}},
+    }
+    with nullcontext() if sentence is None else pytest.raises(ConfigError, match=sentence):
         plan(**given)
