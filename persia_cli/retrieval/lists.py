@@ -24,7 +24,7 @@ from persia_cli.errors import DataError, UserError
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.approximate import NearItems
 from persia_cli.retrieval.evaluation import side_of
-from persia_cli.retrieval.question import Catalogue, in_listed_items, samples_with_items
+from persia_cli.retrieval.question import Catalogue, in_listed_items, samples_with_items, with_whole_lists
 from persia_cli.retrieval.ranking import (
     USERS,
     Floats,
@@ -143,7 +143,7 @@ class ItemLists:
         kept, values = KeptColumns(scan(users), keep), self._items.values
         columns = pa.field("items", pa.list_(values.type)), pa.field("scores", pa.list_(pa.float32()))
         schema = pa.schema([*kept.fields, *columns])
-        source = open_source(users, "eval", self._run.seed, self._run.links, queries=True)
+        source = open_source(with_whole_lists(users), "eval", self._run.seed, self._run.links, queries=True)
         try:
             with replacing(output) as part, GroupedWriter(part, 8 * USERS) as writer:
                 writer.write(schema.empty_table())

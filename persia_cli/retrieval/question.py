@@ -7,9 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, Run
+from persia_cli.config.schema.base import MOST
+from persia_cli.config.schema.sequences import Sequential
 from persia_cli.control.position import SplitName
-from persia_cli.data.read.batch import Batch, join
+from persia_cli.data.read.batch import Batch, assemble, join
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.item_keys import has_item, item_keys
 from persia_cli.data.read.source import open_source
@@ -124,8 +126,9 @@ def ask(run: Run, keep_seen: bool | None, progress: Progress = lambda: None, lim
 
     A query's relevant items are those of its evaluation samples with a label of 1/2 or more. As in lists of `persia
     recommend`, items of its training samples and of lists in its own sample are hidden, unless `keep_seen`: they are
-    not ranked, and do not count as relevant. A query without another relevant item does not count. Samples with a null
-    item are left out, and those with a null query have no query. `limit` is the maximum number of queries; None: all.
+    not ranked, and do not count as relevant. Of networks of sequences, elements of sequences are items too. A query
+    without another relevant item does not count. Samples with a null item are left out, and those with a null query
+    have no query. `limit` is the maximum number of queries; None: all.
     With None for `keep_seen`, nothing is hidden if no query would be left otherwise. Raise DataError if none is left.
     """
     names = items_of(run.model)
@@ -134,6 +137,7 @@ def ask(run: Run, keep_seen: bool | None, progress: Progress = lambda: None, lim
     relevant, seen, bought = [], [np.empty((2, 0), np.int64)], [np.empty(0, np.int64)]
     for batch in samples_with_items(run, "eval", features, progress):
         items, positive = catalogue.add(item_keys(batch, features), batch), _positive(batch)
+        _add_listed(catalogue, run, batch, features)
         if batch.query_ids is not None:
             positive = positive[batch.query_ids[positive] != np.uint64(NULL_ID)]
         relevant.append(np.stack([queries.add(batch, positive), items[positive]]))
@@ -144,6 +148,7 @@ def ask(run: Run, keep_seen: bool | None, progress: Progress = lambda: None, lim
         relevant = [np.stack([kept[asking], items])[:, kept[asking] >= 0] for asking, items in relevant]
     for batch in samples_with_items(run, "train", features, progress):
         items = catalogue.add(item_keys(batch, features), batch)
+        _add_listed(catalogue, run, batch, features)
         bought.append(items[_positive(batch)])
         asking = queries.known(batch)
         seen.append(np.stack([asking, items])[:, asking >= 0])
@@ -173,6 +178,22 @@ def ask(run: Run, keep_seen: bool | None, progress: Progress = lambda: None, lim
     hidden = items_of_block(hidden, asking)
     wanted = Pairs(np.searchsorted(asking, wanted.queries), wanted.items)
     return Question(every, users.take(asking), wanted, hidden, seen_share, counts)
+
+
+def _add_listed(catalogue: Catalogue, run: Run, batch: Batch, features: list[int]) -> None:
+    """Add the elements of a batch's sequences to the items, for networks whose items are ids alone."""
+    if not isinstance(run.model, Sequential):
+        return
+    names = [feature.name for feature in sparse_features(run)]
+    ids = np.unique(batch.lists[names.index(run.model.sequence)][0])
+    ids = ids[ids != np.uint64(NULL_ID)]
+    none = np.empty(0, np.uint64), np.zeros(ids.size + 1, np.int64)
+    columns = [(ids, np.arange(ids.size + 1)) if name == run.model.candidate else none for name in names]
+    queries = None if batch.query_ids is None else np.full(ids.size, NULL_ID, np.uint64)
+    shapes = [(ids.size, part.shape[1]) for part in (batch.dense, batch.labels)]
+    empty = (np.zeros(shape, np.float32) for shape in shapes)
+    samples = assemble(*empty, None, *zip(*columns, strict=True), queries)
+    catalogue.add(item_keys(samples, features), samples)
 
 
 def _without(pairs: Pairs, others: Pairs, items: int) -> Pairs:
@@ -207,11 +228,18 @@ def _positive(batch: Batch) -> Numbers:
     return np.flatnonzero(batch.labels[:, 0] >= 0.5)
 
 
+def with_whole_lists(dataset: ParquetDataset) -> ParquetDataset:
+    """Return a data set that reads whole lists: users have seen all of them, of which a network may read fewer."""
+    whole = tuple(feature.model_copy(update={"max_length": feature.max_length and MOST}) for feature in dataset.sparse)
+    return dataset.model_copy(update={"sparse": whole})
+
+
 def samples_with_items(
     run: Run, split: SplitName, features: list[int], progress: Progress = lambda: None
 ) -> Iterator[Batch]:
-    """Yield the samples of a split that have an item, which these features make."""
-    source = open_source(run.dataset, split, run.seed, run.links, queries=True)
+    """Yield the samples of a split that have an item, which these features make; lists are whole."""
+    dataset = with_whole_lists(run.dataset) if isinstance(run.dataset, ParquetDataset) else run.dataset
+    source = open_source(dataset, split, run.seed, run.links, queries=True)
     try:
         for start in range(0, source.rows, SAMPLES):
             progress()

@@ -13,6 +13,7 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.evaluation.loaded_model import LoadedModel
 from persia_cli.model.calibration import NAME
 from persia_cli.model.two_sides import TwoSides
+from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.locations import Location
 from persia_cli.training.device import CPU
@@ -37,6 +38,7 @@ class Towers:
     def __init__(self, run: Run, network: nn.Module, device: torch.device, rows_of: RowsOf) -> None:
         assert isinstance(network, TwoSides)
         self._network, self._rows_of = network, rows_of
+        self._lengths = [feature.max_length for feature in sparse_features(run)]
         self._staging = Staging(group_shapes(embedding_layout(run)), device, by_kernels=True)
 
     def logits(self, products: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -46,7 +48,11 @@ class Towers:
         return logits if factors is None else logits * factors[0].numpy() + factors[1].numpy()
 
     def vectors(self, batch: Batch) -> Vectors:
-        """Return the vectors of a batch's samples; the network is in evaluation mode then."""
+        """Return the vectors of a batch's samples, whose lists may be longer than those that the network reads.
+
+        The network is in evaluation mode then.
+        """
+        batch = batch.newest(self._lengths)
         samples = Samples(batch.dense, batch.labels, None, ())
         staged = self._staging.stage(samples, self._rows_of(batch))
         self._network.eval()

@@ -99,6 +99,16 @@ class Batch:
             query_ids=None if self.query_ids is None else self.query_ids[chosen],
         )
 
+    def newest(self, lengths: Sequence[int | None]) -> "Batch":
+        """Return the samples with at most so many ids of each feature, the last ones; None: all."""
+        ids, offsets = [], []
+        for (values, bounds), length in zip(self.lists, lengths, strict=True):
+            counts = np.diff(bounds) if length is None else np.minimum(np.diff(bounds), length)
+            ends = np.concatenate([[0], np.cumsum(counts)])
+            ids.append(values[np.arange(ends[-1]) + np.repeat(bounds[1:] - ends[1:], counts)])
+            offsets.append(ends)
+        return assemble(self.dense, self.labels, self.weights, ids, offsets, self.query_ids)
+
 
 def _copy(array: NDArray[Any], empty: Empty) -> NDArray[Any]:
     copy = empty(array.shape, array.dtype)

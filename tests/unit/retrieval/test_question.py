@@ -149,3 +149,25 @@ def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
         ask(run, False)
     assert ask(run, True).seen_share == 1.0
     assert pairs(ask(run, None), "relevant") == pairs(ask(run, True), "relevant"), "an evaluation of a training"
+
+
+def test_elements_of_sequences_are_items_and_all_of_a_users_own_are_hidden(tmp_path: Path) -> None:
+    """One row a user: items 4 and 5 are only in lists, and a network reads the last two of a list."""
+    for name, last in (("train", [[4, 1, 2], [5, 1]]), ("eval", [[4, 1, 2, 3], [5, 1, 2]])):
+        item = [each + 2 for each in (1, 0)] if name == "train" else [6, 5]
+        pd.DataFrame({"item": item, "last": last, "label": 1.0}).to_parquet(tmp_path / f"{name}.parquet")
+    run = compose_run(
+        [
+            *("conf=base", "dataset=parquet", f"dataset.path='{tmp_path}'", "dataset.labels=[label]"),
+            "dataset.sparse=[item, {name: last, table: item, pooling: none, max_length: 2}]",
+            *("dataset.dense=[]", "dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}"),
+            *("model=sasrec", "model.attend={item: [last]}", "train.losses={label: {kind: sampled_softmax}}"),
+        ]
+    )
+    asked = ask(run, None)
+    assert set(asked.items.lists[0][0].tolist()) == {1, 2, 3, 4, 5, 6}
+    found = dict(enumerate(asked.items.lists[0][0].tolist()))
+    hidden = {(query, found[item]) for query, item in zip(*map(np.ndarray.tolist, asked.hidden), strict=True)}
+    assert hidden == {(0, 4), (0, 1), (0, 2), (0, 3)}, "the second user has seen the item before"
+    assert [found[item] for item in asked.relevant.items.tolist()] == [6]
+    assert [each.tolist() for each in asked.users.newest([None, 2]).lists[1]] == [[2, 3], [0, 2]]
