@@ -187,12 +187,16 @@ def _add_listed(catalogue: Catalogue, run: Run, batch: Batch, features: list[int
     names = [feature.name for feature in sparse_features(run)]
     ids = np.unique(batch.lists[names.index(run.model.sequence)][0])
     ids = ids[ids != np.uint64(NULL_ID)]
-    none = np.empty(0, np.uint64), np.zeros(ids.size + 1, np.int64)
-    columns = [(ids, np.arange(ids.size + 1)) if name == run.model.candidate else none for name in names]
-    queries = None if batch.query_ids is None else np.full(ids.size, NULL_ID, np.uint64)
-    shapes = [(ids.size, part.shape[1]) for part in (batch.dense, batch.labels)]
-    empty = (np.zeros(shape, np.float32) for shape in shapes)
-    samples = assemble(*empty, None, *zip(*columns, strict=True), queries)
+    is_item = [name == run.model.candidate for name in names]
+    none, one = np.zeros(ids.size + 1, np.int64), np.arange(ids.size + 1)
+    samples = assemble(
+        np.zeros((ids.size, batch.dense.shape[1]), np.float32),
+        np.zeros((ids.size, batch.labels.shape[1]), np.float32),
+        None,
+        [ids if each else ids[:0] for each in is_item],
+        [one if each else none for each in is_item],
+        None if batch.query_ids is None else np.full(ids.size, NULL_ID, np.uint64),
+    )
     catalogue.add(item_keys(samples, features), samples)
 
 

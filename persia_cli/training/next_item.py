@@ -31,7 +31,10 @@ Copy = Callable[[NDArray[np.generic]], torch.Tensor]
 
 
 class SampledItems(NamedTuple):
-    """The rows of a step's candidates, ascending int64 [c], and the logarithm of the probability of each, [c]."""
+    """The rows of a step's candidates, int64 [c], and the logarithm of the probability of each, [c].
+
+    They are in the order of appearance: numbers of rows depend on the embedding servers, and rounding on the order.
+    """
 
     rows: Numbers
     log_q: Floats
@@ -156,10 +159,11 @@ class NextItemStaging:
         """Return the candidates of a step; of one of an evaluation, its items, whose scores are not corrected."""
         if seed is not None and self._loss.candidates == "uniform":
             drawn, _ = entries_of(group, self._place["negatives"], len(samples.labels))
-            rows = np.unique(drawn).astype(np.int64)
+            rows = drawn[np.sort(np.unique(drawn, return_index=True)[1])].astype(np.int64)
             return SampledItems(rows, np.full(rows.size, np.log(samples.drawn), np.float32))
         learning = np.flatnonzero(weights)
-        rows, first = np.unique(targets[learning].astype(np.int64), return_index=True)
+        first = np.sort(np.unique(targets[learning], return_index=True)[1])
+        rows = targets[learning[first]].astype(np.int64)
         if seed is None:
             return SampledItems(rows, np.zeros(rows.size, np.float32))
         if samples.log_q is None or samples.log_q.size != targets.size + len(samples.labels):
@@ -179,7 +183,8 @@ class NextItemStaging:
         learning = np.flatnonzero((layout.age >= 0) & (whole.weights[entries] != 0))
         targets = whole.targets[entries[learning]]
         rows = whole.candidates.rows
-        where = np.searchsorted(rows, targets)
+        ascending = np.argsort(rows)
+        where = np.append(ascending, rows.size)[np.searchsorted(rows, targets, sorter=ascending)]
         hits = np.flatnonzero(np.append(rows, -1)[where] == targets)
         newest = np.flatnonzero(layout.age == 0)
         return NextItems(

@@ -1,0 +1,140 @@
+"""Next items by full ranking, without items that a user has had: recall@10 and ndcg@10 of the test, by seed.
+
+    python -m scripts.measure sequences --movielens ratings.dat                 # all cases of MovieLens 1M
+    python -m scripts.measure sequences --beauty Beauty.txt --rounds 3          # and Amazon Beauty
+    python -m scripts.measure sequences --movielens ratings.dat --only hstu
+
+Each round is a whole job in processes of its own, with another seed from 11 on. A file of MovieLens may be Parquet with
+user_id, movie_id and seq_pos, the place in a user's ratings. Times are CPU seconds of all processes of a job, with its
+evaluations, and samples per second while it trains.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from persia_cli.bench.result import OURS, Result
+from persia_cli.bench.rounds import alternating
+from persia_cli.errors import UserError
+from scripts.measure import Given, Note
+from scripts.measure.timing import measured
+
+FIRST_SEED = 11
+HSTU = ["model=hstu", "model.dim=64", "model.heads=2", "model.dropout=0.2", "model.attend={item: [last_items]}"]
+MORE = ["train.losses={label: {kind: sampled_softmax, negatives: 1024}}"]
+FALLING = [f"optimizer.{part}.schedule={{kind: cosine, over_steps: 3780}}" for part in ("embedding", "dense")]
+"""Rates that reach 0 after 20 epochs."""
+
+
+class Case(NamedTuple):
+    """A comparison: its name, the configuration with its data, and the settings of each side, ours first."""
+
+    name: str
+    conf: str
+    epochs: int
+    sides: dict[str, list[str]]
+
+
+CASES = {
+    "beauty": Case("Beauty, SASRec, 40 epochs", "beauty", 40, {OURS: []}),
+    "sasrec": Case("ML-1M, SASRec, 30 epochs", "movielens_next", 30, {OURS: []}),
+    "hstu": Case("ML-1M, HSTU, 1,024 negatives, 20 epochs", "movielens_next", 20, {OURS: [*HSTU, *MORE, *FALLING]}),
+    "networks": Case("ML-1M, 10 epochs", "movielens_next", 10, {"hstu": HSTU, "sasrec": []}),
+    "staleness": Case("ML-1M, SASRec, 10 epochs", "movielens_next", 10, {"hybrid 3": ["mode.staleness=3"],
+                                                                        "sync": ["mode=sync"]}),
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """The results of a job."""
+
+    recall: float
+    ndcg: float
+    cpu_s: float
+    samples_per_s: float
+
+
+def options(parser: ArgumentParser) -> None:
+    """Add the options of this comparison."""
+    parser.add_argument("--beauty", type=Path, help="a line for each user: the user, then items, oldest first")
+    parser.add_argument("--movielens", type=Path, help="ratings.dat, or Parquet with seq_pos")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="cases; by default all")
+    parser.set_defaults(rounds=1)
+
+
+def measure(given: Given, note: Note) -> Iterator[Result]:
+    """Prepare the data, and train every case."""
+    sources = {"beauty": given.beauty, "movielens_next": given.movielens}
+    cases = [CASES[name] for name in given.only if sources[CASES[name].conf] is not None]
+    if not cases:
+        raise UserError("give the data of a case: --beauty FILE or --movielens FILE")
+    with TemporaryDirectory(prefix="measure-sequences-") as name:
+        folder = Path(name)
+        for conf in dict.fromkeys(case.conf for case in cases):
+            note(f"preparing {sources[conf]}")
+            _persia(folder, "recipe", "prepare", "next_item", "--input", _text(sources[conf], folder), "--output", conf)
+        for case in cases:
+            found: dict[str, list[Outcome]] = {side: [] for side in case.sides}
+            for number, side in alternating(case.sides, given.rounds):
+                seed = FIRST_SEED + number
+                note(f"{case.name}, {side}, seed {seed}")
+                epochs = 1 if given.quick else case.epochs
+                found[side].append(_train(folder, case, case.sides[side], epochs, f"{side.split()[0]}-{seed}", seed))
+                note(f"{found[side][-1]}")
+            for unit, field in (
+                ("R@10", "recall"),
+                ("N@10", "ndcg"),
+                ("CPU s", "cpu_s"),
+                ("samples/s", "samples_per_s"),
+            ):
+                values = {side: [getattr(each, field) for each in every] for side, every in found.items()}
+                yield measured(case.name, unit, values)
+
+
+def _text(source: Path, folder: Path) -> Path:
+    """Return a source as the recipe takes it: of Parquet, a file with a line for each user."""
+    if source.suffix != ".parquet":
+        return source.absolute()
+    table = pq.read_table(source, columns=["user_id", "movie_id", "seq_pos"])
+    user, movie, place = (table[name].to_numpy().astype(np.int64) for name in table.column_names)
+    order = np.lexsort((place, user))
+    users, firsts = np.unique(user[order], return_index=True)
+    file = folder / "histories.txt"
+    with file.open("w", encoding="utf-8") as out:
+        for one, items in zip(users.tolist(), np.split(movie[order], firsts[1:]), strict=True):
+            out.write(f"{' '.join(map(str, [one, *items.tolist()]))}\n")
+    return file
+
+
+def _train(folder: Path, case: Case, words: Sequence[str], epochs: int, name: str, seed: int) -> Outcome:
+    run = folder / "runs" / f"{case.conf}-{epochs}-{name}"
+    before = _cpu_seconds()
+    given = [f"conf={case.conf}", *words, f"train.epochs={epochs}", f"eval.every_epochs={epochs}", f"seed={seed}"]
+    _persia(folder, "train", *given, "cluster=local", f"dataset.path={case.conf}", "--run-dir", run)
+    [tested] = [json.loads(line) for file in (run / "evals").glob("*/metrics.jsonl") for line in file.open()]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    speed = fmean(line["samples_per_s"] for line in lines if line["split"] == "train")
+    return Outcome(tested["recall@10"], tested["ndcg@10"], _cpu_seconds() - before, speed)
+
+
+def _persia(folder: Path, *words: object) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "persia_cli", *map(str, words)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        raise UserError(f"persia {words[0]} failed: {ended.stderr.strip()[-2000:]}")
+
+
+def _cpu_seconds() -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime

@@ -1,0 +1,89 @@
+"""Training on all positions of sequences, on made-up data of Amazon Beauty's shape with a planted rule."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from persia_cli.engines.job import JobResult
+from persia_cli.main import app
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
+from tests.support.checkpoints import assert_same_model
+from tests.support.jobs import train
+from tests.support.prepared import prepare
+
+ITEMS, USERS = 1200, 2500
+"""As many users and items, in proportion, as Beauty has; a user has 8.9 items."""
+
+
+def histories(folder: Path, seed: int = 0) -> Path:
+    """Prepare users whose next item is 7 i + 3 mod ITEMS after i with probability 0.8, else any."""
+    draw = np.random.default_rng(seed)
+    lines = []
+    for user in range(USERS):
+        items = [int(draw.integers(ITEMS))]
+        for _ in range(4 + int(draw.exponential(3.9) + 0.5)):
+            by_rule = draw.random() < 0.8
+            items.append((7 * items[-1] + 3) % ITEMS if by_rule else int(draw.integers(ITEMS)))
+        lines.append(" ".join(map(str, [user, *items])))
+    (folder / "users.txt").write_text("\n".join(lines))
+    prepare("next_item", folder / "users.txt", folder / "data")
+    return folder / "data"
+
+
+def words(data: Path, *more: str) -> list[str]:
+    return ["conf=beauty", f"dataset.path='{data}'", "cluster=embedded", "train.log_every_steps=1", *more]
+
+
+def recall(result: JobResult) -> float:
+    """The recall@10 of the last evaluation, among all items but those of the user's own list."""
+    [*_, last] = [line for line in result.metrics if line["split"] == "eval"]
+    return float(last["recall@10"])
+
+
+@pytest.mark.timeout(300)
+def test_a_planted_rule_of_next_items_is_learned(tmp_path: Path) -> None:
+    """Ten epochs; chance has 10 / 1,200, and the rule 0.8."""
+    data = histories(tmp_path)
+    result = train(words(data, "train.epochs=10", "eval.every_epochs=10", "model.dropout=0.2"), tmp_path / "run")
+    assert recall(result) > 0.5
+
+
+SYNC = ("mode=sync", "train.steps=24", "train.epochs=3", "checkpoint.every_steps=8", "eval.every_epochs=null",
+        "eval.retrieval=null", "train.losses={label: {kind: sampled_softmax, negatives: 100}}")  # fmt: skip
+LAYOUTS: dict[str, list[str]] = {
+    "again": [],
+    "others": ["cluster.data_loaders=3", "cluster.embedding_workers=2", "cluster.embedding_servers=3"],
+}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JobResult]:
+    """The data, and an undisturbed job."""
+    folder = tmp_path_factory.mktemp("sequences")
+    data = histories(folder)
+    return data, train(words(data, *SYNC), folder / "run")
+
+
+@pytest.mark.parametrize("replicas", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_resumed_job_on_any_replicas_has_the_bits_of_an_undisturbed_one(
+    replicas: list[str], straight: tuple[Path, JobResult], tmp_path: Path
+) -> None:
+    _, whole = straight
+    shutil.copytree(whole.run_dir, tmp_path / "run")
+    for step in (16, 24):
+        shutil.rmtree(checkpoint_folder(tmp_path / "run" / CHECKPOINTS, step))
+    ended = CliRunner().invoke(app, ["resume", str(tmp_path / "run"), *replicas])
+    assert ended.exit_code == 0, ended.output
+    assert_same_model(newest_checkpoint(tmp_path / "run" / CHECKPOINTS), newest_checkpoint(whole.run_dir / CHECKPOINTS))
+
+
+def test_negatives_create_no_rows(straight: tuple[Path, JobResult], tmp_path: Path) -> None:
+    """After 2 steps of 128 users there are rows of their items alone, although each draw has other items."""
+    data, _ = straight
+    short = train(words(data, *SYNC, "train.steps=2", "train.epochs=1"), tmp_path / "run")
+    [table] = json.loads((newest_checkpoint(short.run_dir / CHECKPOINTS) / "manifest.json").read_text())["tables"]
+    assert table["rows"] < ITEMS
