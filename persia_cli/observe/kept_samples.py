@@ -5,6 +5,7 @@ or replaced when the model is exported.
 """
 
 import math
+from collections import Counter
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +30,8 @@ from persia_cli.serving.sample_table import batch_of_table, columns_of_batch
 
 NUMBER = 256
 """Number of samples, if the data has enough."""
+COMMON = 10
+"""A text is common if it has one of so many rows."""
 MOST_LISTED = 100
 """Maximum number of values of a list in an example."""
 _FIELDS = b"persia.fields"
@@ -91,21 +94,36 @@ def _first(run: Run, split: SplitName, contents: ParquetScan | None) -> Batch | 
 
 
 def _example(contents: ParquetScan, fields: RequestFields) -> dict[str, Any]:
-    """Return the values of the first row, of fields that are columns of the files; without missing and long ones."""
+    """Return the values of the first row, of fields that are columns of the files; without missing and long ones.
+
+    A text is the most frequent of the first rows, if it is common there: a rare one could name a person, and exported
+    models contain the example.
+    """
     group = next(group for group in contents.groups if group.rows)
     computed = {column for declaration in fields.raw if declaration.read != "number" for column in declaration.columns}
     names = [name for name in fields.names if name in contents.schemas[0].names and name not in computed]
-    with closing(RowGroupStream(contents.filesystem, group, names, 1)) as stream:
+    with closing(RowGroupStream(contents.filesystem, group, names, NUMBER)) as stream:
         table = stream.read()
-    values = {name: _plain(table[name].type, table[name][0].as_py()) for name in names}
-    return {name: value for name, value in values.items() if _is_short(value)}
+    columns = {name: table[name].to_pylist() for name in names}
+    values = {name: values[0] for name, values in columns.items() if _is_short(values[0])}
+    values |= {name: text for name, column in columns.items() if (text := _common_text(column)) is not None}
+    return {name: _plain(table[name].type, value) for name, value in values.items()}
 
 
 def _is_short(value: Any) -> bool:
-    """Return True for a text, a finite number, or a list of at most MOST_LISTED of these."""
+    """Return True for a time, a finite number, or a list of at most MOST_LISTED of these."""
     if isinstance(value, list):
         return len(value) <= MOST_LISTED and all(map(_is_short, value))
-    return isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, (int, datetime)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _common_text(values: list[Any]) -> str | None:
+    """Return the most frequent text, if it is there again and at least once in COMMON values; else None."""
+    texts = Counter(value for value in values if isinstance(value, str))
+    for text, count in texts.most_common(1):
+        if count > 1 and count * COMMON >= len(values):
+            return text
+    return None
 
 
 def _plain(kind: pa.DataType, value: Any) -> Any:

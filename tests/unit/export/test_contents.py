@@ -63,6 +63,14 @@ def test_a_run_keeps_which_columns_have_lists_and_a_row_as_an_example(tmp_path: 
     assert fields.example == {"a": "lamp", "b": [0], "d0": 0.5, "d1": 0.1}
 
 
+def test_an_example_has_no_rare_text_of_the_data(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {name: [0.5] * 50 for name in ("d0", "d1")}
+    columns |= {"click": [0, 1] * 25, "a": [f"person {number}" for number in range(50)], "b": [1] * 50}
+    pq.write_table(pa.table(columns), tmp_path / "samples.parquet")
+    run = make_run(dataset={"path": str(tmp_path / "samples.parquet")})
+    assert b"person" not in encoded_samples(run, scan(run.dataset))
+
+
 def proof(difference: float, pairs: float) -> Proof:
     """The result for 200 samples whose AUC differs by so much."""
     return Proof(200, [LabelProof("click", 0.0, (0.7, 0.7 + difference), pairs)])
