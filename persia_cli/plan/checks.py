@@ -175,7 +175,12 @@ def _require_next_items(run: Run, layout: EmbeddingLayout) -> None:
     if not isinstance(run.model, Sequential):
         raise ConfigError(
             f"{loss} predicts the next elements of sequences, and model.kind={run.model.kind} has no states of them; "
-            "use model.kind=sasrec"
+            "use model.kind=sasrec, ligr or hstu"
+        )
+    if run.train.compile:
+        raise ConfigError(
+            f"{loss} computes batches of other lengths in each step, and train.compile=true would compile each again; "
+            "set train.compile=false"
         )
     item = next(feature for feature in sparse_features(run) if feature.name == run.model.candidate)
     [table] = (table for table in layout.tables() if table.name == item.table_name)

@@ -145,6 +145,27 @@ def test_sasrec_learns_the_order_of_films_from_the_items_of_a_batch(ranks: int, 
     assert f"exact_queries_per_s {approximate['exact_queries_per_s']:,.3f}" in speeds
 
 
+@pytest.mark.parametrize("kind", ["sasrec", "ligr", "hstu"])
+def test_next_films_are_learned_exported_predicted_and_recommended(kind: str, tmp_path: Path) -> None:
+    given = [word for word in sequences(tmp_path) if not word.startswith(("model=", "train.losses"))]
+    loss = "train.losses={label: {kind: sampled_softmax, negatives: 20}}"
+    run = train([*given, f"model={kind}", "model.heads=2", loss], tmp_path / "run").run_dir
+    lists = persia("eval", run, "--retrieval", "--json")
+    assert json.loads(lists.stdout)["model"]["recall@10"] > 0.8
+    # It compares the logits of the exported model with the network's, of each sample.
+    exported = persia("export", run, "-o", tmp_path / "model", "--verify", tmp_path / "eval.parquet")
+    assert exported.exit_code == 0, exported.output
+    scores, users, found = (tmp_path / f"{name}.parquet" for name in ("scores", "users", "lists"))
+    predicted = persia("predict", run, tmp_path / "eval.parquet", "-o", scores)
+    assert predicted.exit_code == 0, predicted.output
+    pd.DataFrame({"before": [[3, 10, 17, 24], []]}).to_parquet(users)
+    recommended = persia("recommend", run, "--users", users, "-o", found, "--top", 5)
+    assert recommended.exit_code == 0, recommended.output
+    likely, unknown = pd.read_parquet(found)["scores"]
+    assert pd.read_parquet(found)["items"][0][0] == 24 + NEXT
+    assert (likely[0] > likely[-1], unknown.tolist()) == (True, [0.0] * 5), "nothing is known of an empty sequence"
+
+
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
     given = [word for word in words(tmp_path) if not word.startswith(("model", "train.losses"))]
     run = train([*given, "model=ffnn_small", "train.steps=2"], tmp_path / "run").run_dir
