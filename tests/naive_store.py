@@ -17,8 +17,6 @@ FEW = 64
 """Number of buckets of a partition up to which a key may be in either of its two."""
 COUNTERS = 14
 """Number of counters of a line of the sketch, among them the four of an id."""
-MEMORABLE = 255
-"""Look-ups after which remembered rows are searched again."""
 
 
 def unmix(x):
@@ -88,7 +86,6 @@ class Store:
         self.buckets = {partition: [[] for _ in range(self.group.buckets)] for partition in own}
         self.tables = {table.number: table for table in self.group.tables}
         self.counts = {number: Counter() for number in self.tables}
-        self.remembered, self.look_ups = {}, 0
         self.few = self.group.buckets <= FEW
         self.sketch = Sketch(self.group)
         self.lfu = self.group.counts_uses and layout.when_full != "refuse"
@@ -118,19 +115,16 @@ class Store:
         both = self.few or len(first) == SLOTS
         return next((row for row in first + (second if both else []) if row.name == name), None)
 
-    def look_up(self, names, step, create, batch=None):
+    def look_up(self, names, step, create):
         """float32[n, dim] embeddings of names, zeros for names without a row."""
         rows = [self.find(name) for name in names]
         if create:
-            self.look_ups += 1
             for row in filter(None, rows):
                 row.last_used = max(row.last_used, step)
                 if row.counted < step and self.nearly_full(row.name[0]):
                     row.count, row.counted = min(self.frequency(row, step) + 1, 255), step
                 self.counts[row.name[1]]["hits"] += 1
             rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
-            if batch is not None:
-                self.remembered[batch] = (list(names), rows, self.look_ups)
         nothing = np.zeros(self.group.dim, np.float32)
         return np.array([row.embedding if row else nothing for row in rows], np.float32).reshape(-1, self.group.dim)
 
@@ -260,14 +254,10 @@ class Store:
             return None
         return min(slots, key=lambda slot: stays(slot[0][slot[1]]))
 
-    def update(self, names, gradients, step, batch=None):
-        """Apply the optimizer; the last use of rows that a remembered look-up found does not change again."""
-        names_then, rows_then, number = self.remembered.pop(batch, (None, [], 0))
-        trusted = names_then == list(names) and self.look_ups - number <= MEMORABLE
-        for i, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
+    def update(self, names, gradients, step):
+        """Apply the optimizer; it is no use of rows."""
+        for name, gradient in zip(names, gradients, strict=True):
             row = self.find(name)
-            if row is not None and not (trusted and rows_then[i] is row):
-                row.last_used = max(row.last_used, step)
             if row is None:
                 self.counts[name[1]]["gradients_missing"] += 1
             elif not is_sound(gradient):
@@ -280,7 +270,6 @@ class Store:
     def insert(self, names, last_used, parts):
         """Insert rows with `parts` {name: float32[n, columns]}; return the number of names that existed already."""
         repeated, self.evicted = 0, self.lost
-        self.remembered.clear()
         for i, name in enumerate(names):
             if self.find(name) is not None:
                 repeated += 1

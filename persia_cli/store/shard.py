@@ -497,7 +497,7 @@ class Shard:
         store = self.stores[group]
         if gradients.dtype == np.uint8:
             gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, store.group.wire)
-        rows = self._rows_of(group, keys, tables, step, batch)
+        rows = self._rows_of(group, keys, tables, batch)
         rule = rule_at(store.group.optimizer, step, self.layout.seed, reductions)
         self._change(group, rule, keys, rows, tables, np.ascontiguousarray(gradients).reshape(-1), done)
 
@@ -569,19 +569,22 @@ class Shard:
                 f"server's partitions {partitions.start} to {partitions.stop - 1} or to this group"
             )
 
-    def _rows_of(self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None) -> NDArray[np.int64]:
-        """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
+    def _rows_of(self, group: int, keys: Keys, tables: Tables, batch: Hashable | None) -> NDArray[np.int64]:
+        """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right.
+
+        Updates do not count as uses: the look-up did, except for drawn keys.
+        """
         store, look_ups = self.stores[group], int(self.look_ups[group])
         remembered, some_missing = self._remembered[group].take(batch, keys, tables, look_ups)
         if self._snapshot is not None:
             self._snapshot.before_update(group, keys, tables, None if remembered is None else remembered.number)
         if remembered is None:
             rows = np.empty(keys.size, np.int64)
-            index.find_and_touch(store.index, keys, tables, step, rows)
+            index.find_and_touch(store.index, keys, tables, 0, rows)  # step 0 raises no step of last use
             return rows
         if some_missing or self._evicted(group) > remembered.evictions:
             age = look_ups - remembered.number
-            index.verify(store.index, keys, tables, step, remembered.number % 256, age, remembered.rows)
+            index.verify(store.index, keys, tables, remembered.number % 256, age, remembered.rows)
         return remembered.rows
 
     def _evicted(self, group: int) -> int:

@@ -69,8 +69,8 @@ def same_keys(keys, tables, earlier_keys, earlier_tables, earlier_rows):
     return (2 if all_there else 1) if same else 0
 
 
-@kernel(types.void(INDEX, read(U64), read(U16), U32, U8, U8, write(I64)))
-def verify(index, keys, tables, step, since, age, rows):
+@kernel(types.void(INDEX, read(U64), read(U16), U8, U8, write(I64)))
+def verify(index, keys, tables, since, age, rows):
     """Correct the rows that an earlier look-up found, after rows were given to other keys.
 
     `since` is that look-up's number modulo 256 and `age`, below 256, the number of look-ups after it. Keys whose row
@@ -86,4 +86,3 @@ def verify(index, keys, tables, step, since, age, rows):
         rows[i] = -1
         if slot != NOWHERE:
             rows[i] = row_at(index, slot)
-            touch(index, slot, step)

@@ -43,5 +43,5 @@ def test_verify_looks_again_for_rows_reused_since(since, age, reuses):
             # As if the look-up had found a row that another key has now.
             store.index.reused[20] = (since + age) % 256
             kept[at] = 20 if age else -1
-    index.verify(store.index, *names, np.uint32(9), since, age, kept)
+    index.verify(store.index, *names, since, age, kept)
     assert kept.tolist() == right.tolist()

@@ -1,6 +1,7 @@
 """Rows of drawn negatives: read and updated, but neither created nor counted as used."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,15 +62,16 @@ def test_a_drawn_key_gets_no_row_and_does_not_count_towards_one():
     assert not have_rows(shard, keys[10:]).any(), "five draws were no look-up"
 
 
-def test_a_drawn_row_is_updated_and_as_old_as_before():
+@pytest.mark.parametrize("batch", ["batch", None], ids=["remembered", "sync of several ranks"])
+def test_a_drawn_row_is_updated_and_as_old_as_before(batch):
     shard, keys = Shard(layout(), 0, 1), keys_by_chance(20)
     tables = np.zeros(20, np.uint16)
     look_up(shard, keys, 0)
     hits = counters(shard).hits
     before = shard.values(0, keys, tables)
-    rows, _ = drawn_look_up(shard, keys[:10], keys[10:], 7, "batch")
+    rows, _ = drawn_look_up(shard, keys[:10], keys[10:], 7, batch)
     np.testing.assert_array_equal(rows.view(np.float32).ravel(), before.ravel())
-    shard.update_batch([(keys, tables, np.ones((20, 1), np.float32))], 7, [0], "batch")
+    shard.update_batch([(keys, tables, np.ones((20, 1), np.float32))], 7, [0], batch)
     assert (shard.values(0, keys, tables) != before).all()
     assert counters(shard).hits == hits + 10
     there = rows_in(shard.stores[0])

@@ -45,7 +45,7 @@ class KeptLife(Life):
         self.batches += 1
         [(rows, new)] = self.shard.look_up_batch([arrays(names)], step, rank, self.batches)
         before = {row.name for row in self.twin.rows()}
-        values = self.twin.look_up(names, step, True, self.batches)
+        values = self.twin.look_up(names, step, True)
         assert rows.tobytes() == encode_rows(values, self.group.wire).tobytes()
         assert [names[at] in before for at in range(len(names))] == (
             ~np.isin(np.arange(len(names)), new.positions)
@@ -76,7 +76,6 @@ class KeptLife(Life):
         self.shard, repairs = attach(self.file, self.layout, 0, 1, 2)
         assert repairs.request is None
         assert windows_of(self.shard.applied) == windows
-        self.twin.remembered.clear()
         for rank, (_, step, _, new) in self.last.items():
             found = self.shard.answers.last(rank)
             assert found is not None

@@ -60,7 +60,7 @@ class Life(RuleBasedStateMachine):
 
     def compare_look_up(self, names, step, create, batch=None):
         block = self.shard.look_up(0, *arrays(names), step, create, batch)
-        values = self.twin.look_up(names, step, create, batch)
+        values = self.twin.look_up(names, step, create)
         assert block.tobytes() == encode_rows(values, self.group.wire).tobytes()
 
     @rule(places=PLACES, ahead=st.sampled_from([1, 1, 2, 0, -1]))
@@ -117,7 +117,7 @@ class Life(RuleBasedStateMachine):
         before = words[others].tobytes()
         self.shard.update(0, *arrays(names), block, step, batch)
         assert words[others].tobytes() == before
-        self.twin.update(names, decode_rows(block, self.group.dim, self.group.wire), step, batch)
+        self.twin.update(names, decode_rows(block, self.group.dim, self.group.wire), step)
 
     @rule(places=PLACES, seed=st.integers(0, 2**32))
     def insert(self, places, seed):
