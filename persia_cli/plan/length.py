@@ -15,6 +15,7 @@ from persia_cli.config.schema import (
 from persia_cli.config.schema.base import MOST
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import count
+from persia_cli.plan.columns import next_item_loss
 from persia_cli.plan.labels import defined
 from persia_cli.plan.settled import EVALUATION_STEPS, MAX_ROWS, most_epochs, patience
 from persia_cli.store.layout import CYCLE_RISE
@@ -39,8 +40,8 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     """
     steps = epoch_steps(run, facts.train_rows)
     is_auto = run.train.epochs == "auto"
-    is_judged = bool(facts.eval_rows and steps) and not facts.stand_in and not isinstance(run.dataset, GeneratedDataset)
-    is_judged = is_judged and run.train.steps is None
+    is_real = bool(facts.eval_rows and steps) and not facts.stand_in and not isinstance(run.dataset, GeneratedDataset)
+    is_judged = is_real and run.train.steps is None
     if is_auto:
         is_judged = is_judged and facts.train_rows <= MAX_ROWS
         run = _with_epochs(run, steps, most_epochs(facts.train_rows) if is_judged else 1)
@@ -48,7 +49,8 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         every = _useful_interval(steps) if is_auto else {"every_epochs": 1}
         run = run.model_copy(update={"eval": run.eval.model_copy(update=every)})
     compares = is_judged and training_steps(run, facts.train_rows) > steps
-    if compares:
+    # A single evaluation with sampled next items too, since its loss cannot be compared with that of other runs.
+    if compares or (is_real and facts.train_rows <= MAX_ROWS and next_item_loss(run) is not None):
         run = _with_ranking(run, facts)
     metric = run.checkpoint.best_by or defined(run, facts, run.judging_metric) if compares else None
     if run.train.stop_early == "auto":

@@ -140,7 +140,7 @@ class Evaluation(Node):
     """Epochs between evaluations during training, instead of `every_steps`."""
     retrieval: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] | None = None
     """Evaluations rank all items for each user too, by a network of two sides: lengths k of the list in recall@k,
-    ndcg@k and hr@k. Where `in_batch_softmax` is the loss, and evaluations decide by no other metric, 10."""
+    ndcg@k and hr@k. Where `in_batch_softmax` or `sampled_softmax` is the loss, and no other metric decides, 10."""
     users: Count | None = None
     """Users that `retrieval` ranks items for, always the same ones; null: all, or 2,000 where it is not set."""
 

@@ -143,6 +143,17 @@ def test_a_retrieval_loss_is_judged_by_the_lists_of_some_users() -> None:
     assert of(train_rows=MAX_ROWS + 1) == ("loss", None, None, None), "one pass compares nothing"
 
 
+@pytest.mark.parametrize("train", [{}, {"steps": 9}, {"epochs": 1}])
+def test_sampled_next_items_are_never_judged_by_their_loss(train: dict[str, Any]) -> None:
+    """Its evaluation depends on batches and ranks."""
+    read = ["item", {"name": "last", "table": "item", "pooling": "none", "max_length": 3}]
+    model = {"kind": "sasrec", "dim": 8, "attend": {"item": ["last"]}, "layers": 1, "heads": 1}
+    train = {"batch_size": 32, "losses": {"click": {"kind": "sampled_softmax"}}} | train
+    run = planned(make_run(model=model, train=train, sparse=read, dataset={"dense": []})).run
+    assert (run.judging_metric, run.eval.retrieval, run.eval.users) == ("recall@10", (10,), USERS)
+    assert run.checkpoint.best_by == (None if train.keys() & {"steps", "epochs"} else "recall@10")
+
+
 def test_without_evaluations_during_training_nothing_is_compared() -> None:
     with pytest.raises(ConfigError, match="best_by=auc compares evaluations"):
         planned(make_run(checkpoint={"best_by": "auc"}), MAX_ROWS + 1)
