@@ -297,6 +297,8 @@ class RunRecord:
     def _line(self, split: str, intervals: list[IntervalMetrics], scores: ScoreHistogram) -> dict[str, Any]:
         """Return step and samples of the model, and its loss over some intervals."""
         weights = [scores.weight(task) for task in range(scores.tasks)]
+        if of_positions := [each.position_weight for each in intervals if each.position_weight is not None]:
+            weights = [reduce(add, of_positions)]
         # Plain additions, as scores have them: sum() rounds differently from Python 3.12 on.
         sums = [reduce(add, column) for column in zip(*(interval.loss_sums for interval in intervals), strict=True)]
         parts = zip(self._task_weights, sums, weights, strict=True)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from persia_cli.config.schema import Esmm, Run
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
@@ -34,6 +36,16 @@ CLOSE_S = 2.0
 """Longest wait for a read at the end of the job."""
 
 
+class StepBatch(NamedTuple):
+    """The samples of a step, and what the loss needs of them."""
+
+    samples: Batch
+    weight_totals: NDArray[np.float64]
+    """As in `PutSamples`."""
+    log_q: Sequence[NDArray[np.float32] | None]
+    """For each rank, as in `PutSamples`."""
+
+
 @dataclass(slots=True)
 class Feed:
     """The batches of one split in progress: the present work item, and the limits that each rank grants."""
@@ -48,7 +60,7 @@ class Feed:
     """The sent ids of each unfinished step: an embedding worker that dies has lost them."""
     next: int = 0
     last: int = 0
-    reading: Future[Batch] | None = None
+    reading: Future[StepBatch] | None = None
     """The batch of the step `next`, as the reader's thread makes it."""
     is_requesting: bool = False
     """True while the coordinator has not answered the request for steps."""
@@ -195,11 +207,12 @@ class DataLoader:
         if feed.ended:
             return False
         try:
-            whole = feed.reading.result()
+            read = feed.reading.result()
         except UserError as error:
             feed.ended = True
             self._session.unreadable(feed.split, feed.next, str(error), (), lambda: None)
             return False
+        whole = read.samples
         if whole.bad and feed.allowed != feed.next:
             if feed.reported != feed.next:
                 feed.reported = feed.next
@@ -207,26 +220,36 @@ class DataLoader:
             return False
         feed.reading = None
         with self._trace.span(LOOP, "send", feed.traced):
-            self._send(feed, feed.next, whole)
+            self._send(feed, feed.next, read)
         feed.next += 1
         return True
 
     def _read(self, feed: Feed) -> None:
-        feed.reading = self._reader.submit(self._make_batch, feed.source, feed.grid.locate(feed.next), feed.traced)
+        feed.reading = self._reader.submit(self._make_batch, feed, feed.next, feed.traced)
         feed.reading.add_done_callback(lambda _: self._waker.wake())
 
-    def _make_batch(self, source: Source, where: tuple[int, int, int], traced: int) -> Batch:
+    def _make_batch(self, feed: Feed, step: int, traced: int) -> StepBatch:
         """Read a step's samples, on the reader's thread; wait until they are decoded."""
         # A slow read is work, limited by `cluster.work_timeout_s`, and not a stall of the job.
         self._session.work.begin("reading samples")
         try:
             with self._trace.span("reader", "make batch", traced):
-                batch = source.read(*where)
+                batch = feed.source.read(*feed.grid.locate(step))
+                if self._follow:
+                    fill_chain(batch.labels)
+                return self._weigh(feed, step, batch)
         finally:
             self._session.work.end()
-        if self._follow:
-            fill_chain(batch.labels)
-        return batch
+
+    def _weigh(self, feed: Feed, step: int, batch: Batch) -> StepBatch:
+        """Return a step with the weights of its samples or positions."""
+        learnt = self._next if feed.split == TRAIN else None
+        if learnt is None:
+            batch = _without_nulls(batch, self._weighed) if self._weighed else batch
+            return StepBatch(batch, weight_totals(batch.labels, batch.weights), [None] * self._ranks)
+        batch = learnt.without_nulls(batch)
+        ranks = [feed.grid.rows_of(step, rank) for rank in range(self._ranks)]
+        return StepBatch(batch, learnt.totals(batch), learnt.log_q(batch, ranks))
 
     def _on_item(self, feed: Feed, item: Item) -> None:
         feed.is_requesting = False
@@ -253,13 +276,8 @@ class DataLoader:
         for step in [step for step in feed.sent_ids if step < finished]:
             del feed.sent_ids[step]
 
-    def _send(self, feed: Feed, step: int, whole: Batch) -> None:
-        learnt = self._next if feed.split == TRAIN else None
-        if learnt is not None:
-            whole = learnt.without_nulls(whole)
-        elif self._weighed:
-            whole = _without_nulls(whole, self._weighed)
-        totals = learnt.totals(whole) if learnt is not None else weight_totals(whole.labels, whole.weights)
+    def _send(self, feed: Feed, step: int, read: StepBatch) -> None:
+        whole, learnt = read.samples, self._next if feed.split == TRAIN else None
         finished, feed.sent_ids[step] = min(feed.finished), []
         if self._follow:
             self._unfollowed += int(np.count_nonzero(whole.labels[:, 1:] > whole.labels[:, :-1]))
@@ -267,9 +285,17 @@ class DataLoader:
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(feed.split, step, rank)
             keys = item_keys(part, self._items) if self._items else None
-            drawn, log_q = (0.0, None) if learnt is None else (learnt.drawn, learnt.log_q(part))
+            share = 0.0 if learnt is None else learnt.drawn_share
             samples = PutSamples(
-                batch, drawn, totals, part.dense, part.labels, part.weights, part.query_ids, keys, log_q
+                batch,
+                share,
+                read.weight_totals,
+                part.dense,
+                part.labels,
+                part.weights,
+                part.query_ids,
+                keys,
+                read.log_q[rank],
             )
             if self._has_negatives:
                 part = with_negatives(part, NO_IDS if learnt is None else learnt.negatives(step, rank))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +158,7 @@ class DenseTrainer:
         if self._factors is None:
             return scored
         slopes, shifts = self._factors
-        return Scored(scored.logits * slopes + shifts, scored.loss_sum)
+        return replace(scored, logits=scored.logits * slopes + shifts)
 
     def refresh(self, weights: GroupRows) -> None:
         """Set the dense weights to those that the embedding servers store."""

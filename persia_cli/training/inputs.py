@@ -35,9 +35,9 @@ class Samples:
     the global batch, of all ranks, whose label is known. `query_ids` uint64 [n] or None are the
     queries within which metrics and losses rank samples, `item_keys` uint64 [n] or None identify their items.
 
-    Of a loss of next elements, `weight_totals` is the sum of the weights of positions. `drawn` is the number of drawn
-    negatives over that of items, 0.0 without any; `log_q` float32 or None, for candidates of the batch itself, as in
-    `PutSamples`.
+    Of a loss of next elements, `weight_totals` is the sum of the weights of positions. `drawn_share` is the
+    probability that an item is among the drawn negatives, 0.0 without any; `log_q` float32 or None, for candidates of
+    the batch itself, as in `PutSamples`.
     """
 
     dense: NDArray[np.float32]
@@ -46,7 +46,7 @@ class Samples:
     weight_totals: Sequence[float]
     query_ids: NDArray[np.uint64] | None = None
     item_keys: NDArray[np.uint64] | None = None
-    drawn: float = 0.0
+    drawn_share: float = 0.0
     log_q: NDArray[np.float32] | None = None
 
     @property

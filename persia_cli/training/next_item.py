@@ -6,7 +6,21 @@ with the row of the element to predict is none.
 
 Candidates are drawn by the data loaders, or they are the elements to predict of a rank's step. The score of each is
 corrected by the logarithm of its probability to be a candidate: Yi et al., RecSys 2019, doi 10.1145/3298689.3346996. In
-evaluations the newest element of a sequence predicts the item among the other items of the step.
+evaluations the newest element of a sequence predicts the item among the items of the rank's step. So the loss of an
+evaluation cannot be compared with that of other batches.
+
+The numbers of a batch, for samples with the sequences "a b c" and "d" and the items "d" and "a", whose unique rows are
+a=0, b=1, c=2, d=3. A slot whose element has a weight is a position that learns:
+
+    entry      0  1  2  | 3         elements of all sequences, as they came; `stops` are 3 and 4
+    row        0  1  2  | 3         `StepPositions.rows`, by entry
+    target     1  2  3  | 0         `StepPositions.targets`: row of the next element; after the newest, of the item
+    weight     w  w  wy | wy        `StepPositions.weights`, of the sample's weight w and label y
+
+    slot       0  1  2  | 3  4  5   sequences in the order of `ragged.plan`, by length; padded at their ends
+    sequence   1  1  1  | 0  0  0   `Slots.sequence`: number of the sample
+    age        0 -1 -2  | 2  1  0   `Slots.age`: distance from the newest element; below 0 in padded slots
+    entry      3  .  .  | 0  1  2   `stops[sequence] - 1 - age`
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +33,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import embedding
 
 from persia_cli.config.schema import SampledSoftmax
+from persia_cli.data.read.position_weights import position_weights
 from persia_cli.kernels.batch.bags import check_bags
 from persia_cli.model.ragged import RaggedLayout, Tokens, plan
 from persia_cli.model.two_sides import Sides, TwoSides
@@ -56,9 +71,6 @@ class StepPositions(NamedTuple):
     items: Numbers
     """Row of each sample's item, int64 [n]."""
     candidates: SampledItems
-    scale: float
-    """The weight of the samples over that of the positions: times it, the sum of losses is a mean over positions for
-    those who divide it by the weight of samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +97,8 @@ class NextItems:
     owners: torch.Tensor
     items: torch.Tensor
     """Row of each sample's item, [n]."""
-    scale: float
-    """That of `StepPositions`."""
+    step_weight: float
+    """Sum of the weights of the positions of the rank's step, of all samples."""
 
     def read(self, leaf: torch.Tensor) -> Tokens:
         """Return what the network reads, by the unique rows float32 [U, dim]."""
@@ -97,13 +109,13 @@ class NextItemStaging:
     """The preparation of the steps of ranks whose loss is of next elements."""
 
     def __init__(self, loss: SampledSoftmax, groups: Sequence[GroupShape]) -> None:
-        """One of `groups` has the sequence, the item, and the negatives if some are drawn."""
+        """One of `groups` has the sequence, the item, and the negatives if some are drawn, each by its pooling."""
         self._loss = loss
         [self._group] = [number for number, shape in enumerate(groups) if shape.features]
         features = groups[self._group].features
-        self._place = {feature.pooling: number for number, feature in enumerate(features)}
-        [self._item] = [number for pooling, number in self._place.items() if pooling not in ("none", "negatives")]
-        self._longest = features[self._place["none"]].max_length or 1
+        self._number_of = {feature.pooling: number for number, feature in enumerate(features)}
+        [self._item] = [number for pooling, number in self._number_of.items() if pooling not in ("none", "negatives")]
+        self._longest = features[self._number_of["none"]].max_length or 1
         self._positions = 1 if loss.positions == "last" else self._longest
 
     def positions(self, samples: Samples, groups: Sequence[GroupRows], seed: int | None) -> StepPositions:
@@ -112,16 +124,16 @@ class NextItemStaging:
         Raise ValueError for ids without a row, or if the ids do not fit the samples.
         """
         group, size = groups[self._group], len(samples.labels)
-        rounds = np.ones(len(self._place), np.int64)
+        rounds = np.ones(len(self._number_of), np.int64)
         check_bags(group.inverse, group.offsets, size * rounds.size, sum(map(len, group.rows)), rounds)
-        rows, bounds = entries_of(group, self._place["none"], size)
+        rows, bounds = entries_of(group, self._number_of["none"], size)
         items, per_sample = entries_of(group, self._item, size)
         if not np.array_equal(per_sample, np.arange(size + 1)):
             raise ValueError("a loss of next elements needs exactly one item for each sample")
         stops, lengths = bounds[1:], np.diff(bounds)
         targets = _following(rows, items, bounds)
-        weights, weight = self._weights(samples, bounds, 1 if seed is None else self._positions)
-        total = float(weights.sum(dtype=np.float64))
+        newest = 1 if seed is None else self._positions
+        weights = position_weights(bounds, samples.labels[:, 0], samples.weights, newest)
         return StepPositions(
             rows.astype(np.int64),
             targets.astype(np.int64),
@@ -129,43 +141,34 @@ class NextItemStaging:
             stops,
             np.minimum(lengths, self._longest),
             items.astype(np.int64),
-            self._candidates(samples, group, targets, weights, bounds, seed),
-            weight / total if total else 0.0,
+            self._candidates(samples, group, items, targets, weights, bounds, seed),
         )
-
-    def _weights(self, samples: Samples, bounds: Numbers, positions: int) -> tuple[Floats, float]:
-        """Return the weight of each element as one of the newest `positions` of its sequence, and that of the samples.
-
-        It is the sample's; the newest element has that times the label.
-        """
-        lengths = np.diff(bounds)
-        own = np.ones(lengths.size, np.float32) if samples.weights is None else samples.weights
-        known = ~np.isnan(samples.labels[:, 0])
-        ages = np.repeat(bounds[1:], lengths) - 1 - np.arange(bounds[-1])
-        within = np.repeat(own, lengths)
-        newest = np.repeat(np.where(known, own * samples.labels[:, 0], np.float32(0.0)), lengths)
-        weights = np.where(ages == 0, newest, np.where(ages < positions, within, np.float32(0.0)))
-        return weights, float(own[known].sum(dtype=np.float64))
 
     def _candidates(
         self,
         samples: Samples,
         group: GroupRows,
+        items: NDArray[np.int32],
         targets: NDArray[np.int32],
         weights: Floats,
         bounds: Numbers,
         seed: int | None,
     ) -> SampledItems:
-        """Return the candidates of a step; of one of an evaluation, its items, whose scores are not corrected."""
+        """Return the candidates of a step; of one of an evaluation, its items, whose scores are not corrected.
+
+        Those of samples without weight, such as null items, are none.
+        """
         if seed is not None and self._loss.candidates == "uniform":
-            drawn, _ = entries_of(group, self._place["negatives"], len(samples.labels))
-            rows = drawn[np.sort(np.unique(drawn, return_index=True)[1])].astype(np.int64)
-            return SampledItems(rows, np.full(rows.size, np.log(samples.drawn), np.float32))
-        learning = np.flatnonzero(weights)
-        first = np.sort(np.unique(targets[learning], return_index=True)[1])
-        rows = targets[learning[first]].astype(np.int64)
+            drawn, _ = entries_of(group, self._number_of["negatives"], len(samples.labels))
+            rows = drawn[_first_places(drawn)].astype(np.int64)
+            return SampledItems(rows, np.full(rows.size, np.log(samples.drawn_share), np.float32))
         if seed is None:
+            there = ~np.isnan(samples.labels[:, 0]) & (True if samples.weights is None else samples.weights != 0)
+            rows = items[there][_first_places(items[there])].astype(np.int64)
             return SampledItems(rows, np.zeros(rows.size, np.float32))
+        learning = np.flatnonzero(weights)
+        first = _first_places(targets[learning])
+        rows = targets[learning[first]].astype(np.int64)
         if samples.log_q is None or samples.log_q.size != targets.size + len(samples.labels):
             raise ValueError("a loss of next elements among themselves needs the probability of each")
         log_q = _following(samples.log_q[: targets.size], samples.log_q[targets.size :], bounds)[learning[first]]
@@ -201,8 +204,13 @@ class NextItemStaging:
             newest=copy(newest),
             owners=copy(layout.sequence[newest]),
             items=copy(whole.items[cut]),
-            scale=whole.scale,
+            step_weight=float(whole.weights.sum(dtype=np.float64)),
         )
+
+
+def _first_places(rows: NDArray[np.int32]) -> Numbers:
+    """Return the place of the first appearance of each row, ascending."""
+    return np.sort(np.unique(rows, return_index=True)[1])
 
 
 def _following(elements: NDArray[Any], items: NDArray[Any], bounds: Numbers) -> NDArray[Any]:

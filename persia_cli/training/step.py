@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -48,11 +48,13 @@ class StepSettings:
 class Scored:
     """The predictions of the network for a rank's n samples.
 
-    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_it l_it, auxiliary losses included.
+    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_it l_it, auxiliary losses included. Of a
+    loss of next elements it is over positions, and `position_weight` the sum of their weights; else None.
     """
 
     logits: NDArray[np.float32]
     loss_sum: NDArray[np.float64]
+    position_weight: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class DenseStep:
             self._backward(weighted, samples.weight_totals)
             outgoing.finish()
             self._trace.end("all-reduce", step, lane=TRAINING)
-        return StepResult(scored.logits, scored.loss_sum, gradients)
+        return StepResult(scored.logits, scored.loss_sum, gradients, position_weight=scored.position_weight)
 
     def _accumulate(
         self, part: Staged, weight_totals: Sequence[float], span: Callable[[str], AbstractContextManager[None]]
@@ -319,8 +321,9 @@ class DenseStep:
 def _scored(outputs: Sequence[Output], staged: Staged) -> Scored:
     """Return the scores of a step from the logits and weighted losses of its parts; `staged` is any part."""
     logits, weighted = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*outputs, strict=True))
-    scale = 1.0 if staged.next_items is None else staged.next_items.scale
-    return Scored(logits.detach().cpu().numpy(), scale * weighted.detach().double().sum(0).cpu().numpy())
+    weight = None if staged.next_items is None else staged.next_items.step_weight
+    sums = weighted.detach().double().sum(0).cpu().numpy()
+    return Scored(logits.detach().cpu().numpy(), sums, position_weight=weight)
 
 
 class RowGradientHooks:

@@ -85,6 +85,8 @@ class IntervalMetrics(FieldSet, frozen=True):
     """Duration by the rank's own clock, from the end of the previous interval or the begin of the phase."""
     loss_sums: tuple[float, ...]
     """For each label, the sum over samples of the loss times the weight."""
+    position_weight: float | None = None
+    """Of a loss of next elements: the sum of the weights of positions, whose mean the loss is; else None."""
     ids: Count = 0
     """Number of ids looked up, repeats included; an id of a hash stack counts once per round."""
     unknown: Count = 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 45
+PROTOCOL = 46
 """Version of all messages and their encoding; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -61,8 +61,8 @@ class PutSamples(Request[Ack], frozen=True):
     KIND = 0x11
     LIMIT = BATCH_PART
     batch: BatchId
-    drawn: float
-    """Number of negatives drawn for the rank, over the number of items; 0.0 without any."""
+    drawn_share: float
+    """Probability that an item is among the negatives drawn for the rank; 0.0 without any."""
     weight_totals: Annotated[NDArray[np.float64], "task"]
     """For each label, the sum of the weights of the global batch's samples that have it; it divides the loss.
 

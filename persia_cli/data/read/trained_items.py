@@ -99,7 +99,7 @@ def _cached(path: Path) -> TrainedItems | None:
     try:
         items = TrainedItems(*np.load(path, mmap_mode="r"))
         os.utime(path)
-    except (OSError, ValueError, TypeError):  # missing, another's, or damaged: it is made again
+    except (OSError, ValueError, TypeError, EOFError):  # missing, another's, or damaged: it is made again
         return None
     return items
 

@@ -32,6 +32,7 @@ class Interval:
         self._totals: tuple[TableTotals, ...] = ()
         self._staleness: Counter[int] = Counter()
         self._loss_sums = np.zeros(len(links))
+        self._position_weight: float | None = None
         self.retrieval: dict[str, float] = {}
         """The retrieval metrics of the evaluated model, if any."""
         self.gpu_memory: int | None = None
@@ -43,6 +44,8 @@ class Interval:
         if samples.query_ids is not None:
             self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
         self._loss_sums += scored.loss_sum
+        if scored.position_weight is not None:
+            self._position_weight = (self._position_weight or 0.0) + scored.position_weight
         if self._trains:
             self._staleness[rows.staleness] += 1
         self._samples += len(samples.labels)
@@ -62,6 +65,7 @@ class Interval:
             staleness=dict(self._staleness),
             seconds=seconds,
             loss_sums=tuple(self._loss_sums.tolist()),
+            position_weight=self._position_weight,
             ids=self._ids,
             unknown=self._unknown,
             tables=self._totals,

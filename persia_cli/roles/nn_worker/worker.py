@@ -354,7 +354,7 @@ def _samples_of(ready: ReadyBatch) -> Samples:
         came.weight_totals.tolist(),
         came.query_ids,
         came.item_keys,
-        came.drawn,
+        came.drawn_share,
         came.log_q,
     )
 

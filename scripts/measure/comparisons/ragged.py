@@ -76,7 +76,7 @@ def _steps(kind: str, draws: list[NDArray[np.int64]], longest: int, is_ragged: b
             [leaf.numpy().view(np.uint8)], inverse.astype(np.int32), np.cumsum([0, *counts]).astype(np.uint32)
         )
         ones = np.ones((USERS, 1), np.float32)
-        samples = Samples(ones[:, :0], ones, None, [float(lengths.sum())], drawn=NEGATIVES / ITEMS)
+        samples = Samples(ones[:, :0], ones, None, [float(lengths.sum())], drawn_share=NEGATIVES / ITEMS)
         positions = staging.positions(samples, [group], seed=0)
         step = staging.stage(positions, slice(0, USERS), torch.tensor)
         mask = torch.arange(longest) < torch.from_numpy(lengths).unsqueeze(1)

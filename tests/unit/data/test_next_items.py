@@ -44,14 +44,15 @@ def test_draws_are_uniform_and_a_function_of_seed_step_and_rank_alone() -> None:
     # Chi-square of 19 degrees of freedom: above 43.8 in one of a thousand.
     assert ((counts - 2000.0) ** 2 / 2000.0).sum() < 43.8
     assert len({tuple(each.tolist()) for each in places}) == len(places)
-    assert draws.drawn == 0.5
+    there = np.mean([np.bincount(each, minlength=20) > 0 for each in places])
+    assert draws.drawn_share == pytest.approx(there, abs=0.01), "of ten draws some are the same"
     again, other = next_items(negatives=10), next_items(seed=6, negatives=10)
     assert again.negatives(1234, 1).tolist() == draws.negatives(1234, 1).tolist() != other.negatives(1234, 1).tolist()
 
 
 def test_no_fewer_negatives_than_items_are_all_of_them() -> None:
     every = next_items(negatives=20)
-    assert (every.negatives(3, 0).tolist(), every.drawn) == (ITEMS.ids.tolist(), 1.0)
+    assert (every.negatives(3, 0).tolist(), every.drawn_share) == (ITEMS.ids.tolist(), 1.0)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -98,9 +99,12 @@ def test_the_chance_to_be_in_a_step_is_that_of_its_draws() -> None:
     learnt = next_items(candidates="batch")
     batch = batch_of([700, 714], [[728, 700], []], [1.0, 1.0])
     shares = np.array([5, 1, 1, 3]) / ITEMS.counts.sum()
-    np.testing.assert_allclose(learnt.log_q(batch), np.log(1 - (1 - shares) ** 2), rtol=1e-5)
-    assert learnt.drawn == 0.0
-    assert next_items().log_q(batch) is None
+    whole, first, second = learnt.log_q(batch, [(0, 2), (0, 1), (1, 2)])
+    np.testing.assert_allclose(whole, np.log(1 - (1 - shares) ** 2), rtol=1e-5)
+    np.testing.assert_allclose(first, np.log(1 - (1 - shares[[0, 1, 2]]) ** 2), rtol=1e-5)
+    np.testing.assert_allclose(second, np.log(shares[[3]]), rtol=1e-5)
+    assert learnt.drawn_share == 0.0
+    assert next_items().log_q(batch, [(0, 2)]) == [None]
 
 
 def run_of(folder: Path) -> Run:
@@ -144,6 +148,9 @@ def test_items_are_those_of_training_rows_in_both_columns(
     for items in (first, second):
         assert dict(zip(items.ids.tolist(), items.counts.tolist(), strict=True)) == expected
         assert items.ids.tolist() == sorted(expected)
-    assert len(list((cache.parent / "items").iterdir())) == 1
+    [kept] = (cache.parent / "items").iterdir()
+    kept.unlink()
+    kept.touch()
+    assert found().ids.tolist() == sorted(expected), "an empty file is made again"
     table.drop(index=table.index[table["part"] == "train"][-1]).to_parquet(tmp_path / "rows.parquet")
     assert found().counts.sum() < first.counts.sum()

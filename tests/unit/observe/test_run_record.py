@@ -100,6 +100,14 @@ def test_the_loss_is_what_the_network_was_trained_on(recording: Recording) -> No
     assert recorded.lines[0]["loss"] == 4.5 / figures.samples
 
 
+def test_the_loss_of_positions_is_their_mean_over_all_ranks(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    for rank, (total, weight) in enumerate(((4.5, 3.0), (0.5, 7.0))):
+        figures, *scores = made_up(rank, 1)
+        recorded.record.add_report(rank, 1, replace(figures, loss_sums=(total,), position_weight=weight), *scores)
+    assert recorded.lines[0]["loss"] == 0.5
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lines_do_not_depend_on_the_order_of_reports(recording: Recording, seed: int) -> None:
     keys = list(product(range(3), range(1, 7)))

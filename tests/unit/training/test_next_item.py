@@ -39,7 +39,7 @@ LABELS = [1.0, 1.0, 0.5, 1.0, 0.0, math.nan, 1.0]
 WEIGHTS = [0.5, 1.0, 2.0, 1.5, 1.0, 3.0, 0.0]
 NEGATIVES = [4, 20, 21, 4, 9, 39, 30]
 SHARE = 0.25
-"""Of the drawn negatives among all items."""
+"""Probability that an item is among the drawn negatives."""
 LOG_Q = np.log(np.linspace(0.01, 1.0, ROWS)).astype(np.float32)
 """Log probability of each row's item to be in a batch."""
 
@@ -72,8 +72,8 @@ def positions(loss: SampledSoftmax, chosen: range, trains: bool = True) -> list[
         length = len(HISTORIES[sample]) - 1
         learns = [trains and loss.positions == "all" and length - at <= LONGEST for at in range(length)]
         own = [WEIGHTS[sample] * each for each in learns]
-        own[length - 1 :] = [0.0 if math.isnan(LABELS[sample]) else WEIGHTS[sample] * LABELS[sample]][:length]
-        found.append(own)
+        own[length - 1 :] = [WEIGHTS[sample] * LABELS[sample]][:length]
+        found.append([0.0] * length if math.isnan(LABELS[sample]) else own)
     return found
 
 
@@ -90,7 +90,7 @@ def batch_of(loss: SampledSoftmax, chosen: range = range(7), trains: bool = True
         np.array([LABELS[sample] for sample in chosen], np.float32).reshape(-1, 1),
         np.array([WEIGHTS[sample] for sample in chosen], np.float32),
         [sum(map(sum, positions(loss, range(7))))],
-        drawn=SHARE if draws else 0.0,
+        drawn_share=SHARE if draws else 0.0,
         log_q=LOG_Q[np.array([*chain(*elements, *items)], np.int64)] if trains and not draws else None,
     )
     return samples, [rows]
@@ -106,6 +106,8 @@ def plain(
     }
     log_q = dict.fromkeys(NEGATIVES, math.log(SHARE)) if loss.candidates == "uniform" else dict(enumerate(LOG_Q))
     if not trains:
+        known = [not math.isnan(label) and weight > 0 for label, weight in zip(LABELS, WEIGHTS, strict=True)]
+        targets = {history[-1] for history, there in zip(HISTORIES, known, strict=True) if there}
         log_q = dict.fromkeys(targets, 0.0)
     candidates = set(NEGATIVES) if trains and loss.candidates == "uniform" else targets
     logits, total = [], leaf.new_zeros(())
@@ -139,9 +141,8 @@ def test_a_step_is_that_of_plain_torch(kind, candidates, places, by_kernels, par
     logits, total = plain(twin, leaf, loss)
     (total / samples.weight_totals[0]).backward()
     assert result.logits[:, 0] == pytest.approx(logits.detach().numpy(), abs=1e-5)
-    # Those who divide it by the weight of the samples with a label get the mean over positions.
-    known = sum(weight for weight, label in zip(WEIGHTS, LABELS, strict=True) if not math.isnan(label))
-    assert result.loss_sum[0] / known == pytest.approx(float(total.detach()) / samples.weight_totals[0], rel=1e-5)
+    assert result.loss_sum[0] == pytest.approx(float(total.detach()), rel=1e-5)
+    assert result.position_weight == pytest.approx(samples.weight_totals[0])
     assert result.gradients[0] == pytest.approx(leaf.grad.numpy(), abs=1e-5)
     for (name, mine), other in zip(network.named_parameters(), twin.parameters(), strict=True):
         assert mine.grad.numpy() == pytest.approx(other.grad.numpy(), abs=1e-5), name
@@ -155,9 +156,16 @@ def test_an_evaluation_ranks_the_items_of_its_step_after_whole_sequences(candida
     leaf = torch.from_numpy(np.concatenate(groups[0].rows).view(np.float32)).double()
     logits, total = plain(copy.deepcopy(network).double(), leaf, loss, trains=False)
     assert scored.logits[:, 0] == pytest.approx(logits.detach().numpy(), abs=1e-5)
-    known = sum(weight for weight, label in zip(WEIGHTS, LABELS, strict=True) if not math.isnan(label))
-    weight = sum(map(sum, positions(loss, range(7), trains=False)))
-    assert scored.loss_sum[0] / known == pytest.approx(float(total.detach()) / weight, rel=1e-5)
+    assert scored.loss_sum[0] == pytest.approx(float(total.detach()), rel=1e-5)
+    assert scored.position_weight == pytest.approx(sum(map(sum, positions(loss, range(7), trains=False))))
+
+
+def test_items_of_samples_with_label_0_are_candidates_of_an_evaluation(monkeypatch):
+    monkeypatch.setitem(globals(), "LABELS", [1.0, *[0.0] * 6])
+    loss, network = loss_of(), network_of("sasrec")
+    scored = step_of(network, loss).evaluate(STEP, *batch_of(loss, trains=False))
+    assert scored.loss_sum[0] > 0.1, "the item of the one positive sample competes with the others"
+    assert scored.position_weight == WEIGHTS[0]
 
 
 def halves(world: World) -> ranks.Results:
@@ -171,16 +179,17 @@ def halves(world: World) -> ranks.Results:
         result = step_of(network, loss, world=world).train(STEP, samples, groups)
         key = 1 if world.size == 1 else number
         found[f"rows/{key}"] = result.gradients[0]
+        found[f"loss/{key}"] = np.array([result.loss_sum[0], result.position_weight])
         found |= {f"{name}/{key}": weight.grad.numpy() for name, weight in network.named_parameters()}
     return found
 
 
-def test_two_ranks_together_have_the_gradients_of_one(tmp_path: Path):
+def test_two_ranks_together_have_the_gradients_and_the_loss_of_one(tmp_path: Path):
     both = ranks.on_ranks(halves, 2, tmp_path)
     one = {name.partition("/")[0]: value for name, value in halves(World()).items()}
     for key in both[0]:
         name = key.partition("/")[0]
-        found = both[0][key] + both[1][key] if name == "rows" else both[0][key]
+        found = both[0][key] + both[1][key] if name in ("rows", "loss") else both[0][key]
         assert found == pytest.approx(one[name], rel=1e-4, abs=1e-6), key
 
 
