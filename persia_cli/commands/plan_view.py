@@ -183,9 +183,8 @@ def _samples(plan: JobPlan) -> str:
         return f"{count(facts.eval_rows, 'sample')} to score"
     if plan.job.task == "evaluate":
         return count(facts.eval_rows, "test sample" if plan.job.scored_part == "test" else "evaluation sample")
-    has_windows = facts.settled is not None and facts.settled.samples is not None
-    where = "in their histories" if has_windows else "in no split"
-    unused = f", {count(facts.unused_rows, 'row')} {where}" if facts.unused_rows else ""
+    unused = f", {count(facts.window_rows, 'row')} in their histories" if facts.window_rows else ""
+    unused += f", {count(facts.unused_rows, 'row')} in no split" if facts.unused_rows else ""
     train, evaluation = f"{facts.train_rows:,} training", f"{facts.eval_rows:,} evaluation"
     if facts.test_rows:
         return f"{train}, {evaluation} and {facts.test_rows:,} test samples{unused}"

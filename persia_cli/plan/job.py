@@ -18,7 +18,14 @@ from persia_cli.control.restarts import WITH_MEMORY
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.capacity import require_disks
 from persia_cli.plan.checks import check_settings, require_network, require_one_item, split_line
-from persia_cli.plan.columns import has_query_ids, require_equal_kinds, trains_on_queries
+from persia_cli.plan.columns import (
+    has_query_ids,
+    next_item_features,
+    next_item_loss,
+    require_equal_kinds,
+    sparse_features,
+    trains_on_queries,
+)
 from persia_cli.plan.embedding import embedding_layout, require_limits
 from persia_cli.plan.labels import require_labels, with_base_rate
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
@@ -262,6 +269,7 @@ def plan_job(
         check_extras(run)
         run = with_length(run, facts)
         check_settings(run, facts.eval_rows)
+        _require_no_future(run, facts)
         run = with_base_rate(run)
     steps = training_steps(run, facts.train_rows) if task == "train" else 0
     layout = embedding_layout(run)
@@ -286,6 +294,18 @@ def plan_job(
     require_disks(run, run_dir)
     require_network(run, layout)
     return JobPlan(run=run, facts=facts, job=job, replicas=all_replicas(run), layout=layout)
+
+
+def _require_no_future(run: Run, facts: "DatasetFacts") -> None:
+    """Raise DataError if a loss of all positions of a history would train on events of the evaluation."""
+    loss, places = next_item_loss(run), next_item_features(run)
+    if facts.found is None or loss is None or loss.positions != "all" or places is None:
+        return
+    if (history := facts.found.settled.history_of(sparse_features(run)[places[1]])) is None:
+        return
+    from persia_cli.data.read.future import require_no_future  # needs pyarrow
+
+    require_no_future(facts.found, history[0])
 
 
 def _warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:

@@ -29,7 +29,7 @@ class History(Node):
     format: TimeFormat | None = None
     """The format of times in texts or numbers, as for sparse features; without it, integers are compared unchanged."""
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Columns of the events with one id each."""
+    """Columns of the events with one id each; an event without one is in no history."""
     max_length: Count
     """Events per sample, the newest ones; a feature of the history with its own `max_length` has fewer."""
     ties: Ties | None = None
@@ -46,7 +46,7 @@ class Windows(Node):
     """Training samples of a history's events, such that each event but a user's first is in one sample a target.
 
     They are a user's newest training event, and of the ones before it every `max_length`-th; all others are only in
-    their histories.
+    their histories. Rows whose label is not 1 are no events, since all events of a window count as positives.
     """
 
     kind: Literal["windows"]

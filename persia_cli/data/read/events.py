@@ -1,15 +1,17 @@
 """Stores of events, in order of user, time, file and row, so that a sample's earlier events lie next to each other.
 
 A store is one file in the cache of converted text, made once on a machine and mapped read-only by all its loaders. It
-is found by its event files' places and versions, and by the columns and rules that its ids are made by; its digest is
-equal for copies of the files. It holds flat arrays of 8-byte values, then a description and its length:
+is found by its event files' places and versions, and by the columns and rules that its events are made by; its digest
+is equal for copies of the files. It holds flat arrays of 8-byte values, then a description and its length:
 
     times, places, and each column's ids   [events]
     users                                  [users], ascending
     starts                                 [users + 1]: the first event of each user, and the number of events
 
 A user is its id mixed one to one, so that users spread evenly over partitions: events are first divided by user into
-partitions that fit into memory, and each is sorted for itself. A place is the number of an event over all files.
+partitions that fit into memory, and each is sorted for itself. A place is the number of a row over all files.
+
+An event has a user, a time and all ids: a null is nothing that a model can predict. Other rows are left out.
 """
 
 from collections import Counter
@@ -28,11 +30,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.features import Label, SparseFeature
 from persia_cli.config.schema.histories import History
 from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.converted import EVENTS, PREFIX, cache_folder, lock, not_written, remove_unused
-from persia_cli.data.read.decode import decode_ids
+from persia_cli.data.read.decode import decode_ids, decode_labels
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.row_groups import GroupedRows, RowGroup
 from persia_cli.data.read.times import remedy, time_integers
@@ -41,7 +43,7 @@ from persia_cli.disk import rename
 from persia_cli.errors import DataError
 from persia_cli.kernels.rows.splitmix import mix64
 
-_VERSION = 1
+_VERSION = 2
 _PARTITION_BYTES = 1 << 28
 """Bytes of the events that are sorted at a time; sorting takes about twice as many more."""
 _MOST_PARTITIONS = 512
@@ -50,6 +52,8 @@ _NEVER = np.iinfo(np.int64).min
 _NOT_AMONG_EVENTS = -1
 
 Integers = NDArray[np.int64]
+FirstPlaces = Mapping[tuple[tuple[str, int], int], int]
+"""The place of the first row of each row group, by the content of its file and its number."""
 
 
 class EventCounts(msgspec.Struct, frozen=True):
@@ -58,8 +62,10 @@ class EventCounts(msgspec.Struct, frozen=True):
     events: int
     users: int
     columns: int
-    left_out: int
-    """Events without a user or a time."""
+    incomplete: int
+    """Rows without a user, a time or an id."""
+    negative: int
+    """Other rows whose label is not 1, if only those are events."""
 
 
 _COUNTS = msgspec.json.Decoder(EventCounts)
@@ -77,8 +83,11 @@ class EventStore:
     """The ids of each column."""
     users: NDArray[np.uint64]
     starts: Integers
-    first_places: Mapping[tuple[str, int], int]
-    """The place of the first event of each row group, by its path and number."""
+    _first_places: FirstPlaces
+
+    def first_place(self, group: RowGroup) -> int | None:
+        """Return the place of the first row of a row group; None if its rows are no events."""
+        return self._first_places.get((group.content, group.number))
 
     def spans(
         self, history: History, group: RowGroup, start: int, table: Any, rows: Integers | None
@@ -93,7 +102,7 @@ class EventStore:
 
         users, asked, _ = users_and_times(history, group, start, table)
         places = np.full(asked.size, _NOT_AMONG_EVENTS)
-        if history.ties == "file_order" and (first := self.first_places.get((group.path, group.number))) is not None:
+        if history.ties == "file_order" and (first := self.first_place(group)) is not None:
             places = np.arange(first + start, first + start + asked.size)
         if rows is not None:
             users, asked, places = users[rows], asked[rows], places[rows]
@@ -126,55 +135,62 @@ def users_and_times(
 
 
 def event_store(
-    history: History, columns: Sequence[SparseFeature], rows: GroupedRows, contents: Sequence[str], form: str
+    history: History, columns: Sequence[SparseFeature], label: Label | None, rows: GroupedRows, form: str
 ) -> EventStore:
     """Return the store of the events in some row groups, with an array of ids for each of `columns`.
 
-    It is made if it is not in the cache. `contents` identify the files' contents, and `form` is how text files are
-    read. Raises DataError for events that cannot be read, and for a cache that cannot be written.
+    With a `label` only rows where it is 1 are events. The store is made if it is not in the cache. `form` is how text
+    files are read. Raises DataError for events that cannot be read, and for a cache that cannot be written.
     """
     made_by = [_VERSION, history.user, history.time, history.format, form]
     made_by += [feature.model_dump_json(exclude={"name", "pooling", "max_length"}) for feature in columns]
+    made_by += [label and label.model_dump_json()]
+    contents = list(dict.fromkeys(group.content for group in rows.groups))
     folders = {
         group.path: sorted((name, str(value)) for name, value in group.constants.items()) for group in rows.groups
     }
-    digest = sha256(repr((made_by, list(folders.values()), list(contents))).encode()).hexdigest()
+    digest = sha256(repr((made_by, list(folders.values()), contents)).encode()).hexdigest()
     versions = {group.path: group.version for group in rows.groups}
     name = sha256(repr((digest, versions, rows.filesystem.type_name)).encode()).hexdigest()[:40]
     path = cache_folder() / f"{PREFIX}{name}{EVENTS}"
     if not lock(path):
         remove_unused(path.parent)
         try:
-            _make(history, columns, rows, path)
+            _make(history, columns, label, rows, path)
         except OSError as error:
             raise not_written("events are sorted", path.parent, error) from error
         lock(path)
     with suppress(OSError):  # the cache of another user works as well
         utime(path)
-    firsts = {(group.path, group.number): group.first_row for group in rows.groups}
+    firsts = {(group.content, group.number): group.first_row for group in rows.groups}
     return _mapped(path, digest, firsts)
 
 
-def _make(history: History, columns: Sequence[SparseFeature], rows: GroupedRows, path: Path) -> None:
+def _make(
+    history: History, columns: Sequence[SparseFeature], label: Label | None, rows: GroupedRows, path: Path
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{PREFIX}{uuid4().hex}.part")
     total = sum(group.rows for group in rows.groups)
     record = np.dtype([("user", "<u8"), ("time", "<i8"), ("place", "<i8"), ("ids", "<u8", (len(columns),))])
     bits = min(total * record.itemsize // _PARTITION_BYTES, _MOST_PARTITIONS - 1).bit_length()
     partitions = [part.with_suffix(f".{number}.part") for number in range(1 << bits)]
+    left_out = Counter[str]()
     try:
-        kept = _divide(_records(history, columns, rows, record), bits, partitions)
+        kept = _divide(_records(history, columns, label, rows, record, left_out), bits, partitions)
         if not kept:
+            names = ", ".join([history.user, history.time, *(feature.column_name for feature in columns)])
+            positive = f", and label {label.name}: 1" if label else ""
             raise DataError(
-                f"no event has both a {history.user} and a {history.time}, so all histories would be empty; correct "
-                "user and time in dataset.histories"
+                f"no event has all of {names}{positive}, so all histories would be empty; correct user, time and "
+                "columns in dataset.histories"
             )
         part.touch(exist_ok=False)  # for all who share the cache, as far as the umask allows it
         users, sizes = _sort(partitions, np.memmap(part, np.int64, "r+", shape=(2 + len(columns), kept)), record)
         with part.open("ab") as file:
             users.tofile(file)
             np.append(0, np.cumsum(sizes)).astype(np.int64).tofile(file)
-            described = msgspec.json.encode(EventCounts(kept, users.size, len(columns), total - kept))
+            described = msgspec.json.encode(EventCounts(kept, users.size, len(columns), **left_out))
             file.write(described + len(described).to_bytes(8, "little"))
         rename(part, path)
     finally:
@@ -183,11 +199,17 @@ def _make(history: History, columns: Sequence[SparseFeature], rows: GroupedRows,
 
 
 def _records(
-    history: History, columns: Sequence[SparseFeature], rows: GroupedRows, record: Any
+    history: History,
+    columns: Sequence[SparseFeature],
+    label: Label | None,
+    rows: GroupedRows,
+    record: Any,
+    left_out: Counter[str],
 ) -> Iterator[NDArray[Any]]:
-    """Yield the events of each row group that have a user and a time."""
+    """Yield the events of each row group, and count the rows that are none."""
     names = [history.user, history.time, *(feature.column_name for feature in columns)]
-    for group, table in rows.read(names):
+    names += [label.name] if label else []
+    for group, table in rows.read(dict.fromkeys(names)):
         users, times, there = users_and_times(history, group, 0, table)
         events = np.empty(times.size, record)
         events["user"], events["time"] = users, times
@@ -195,7 +217,13 @@ def _records(
         for number, feature in enumerate(columns):
             column = table.column(feature.column_name)
             events["ids"][:, number] = decode_ids(column, feature, False, group, None, Counter()).values
-        yield events[there]
+        there &= (events["ids"] != np.uint64(NULL_ID)).all(axis=1)
+        left_out["incomplete"] += int(np.count_nonzero(~there))
+        positive = there
+        if label is not None:
+            positive = there & (decode_labels(table.column(label.name), label, group, None, "logistic", False) == 1.0)
+        left_out["negative"] += int(np.count_nonzero(there & ~positive))
+        yield events[positive]
 
 
 def _divide(parts: Iterator[NDArray[Any]], bits: int, partitions: Sequence[Path]) -> int:
@@ -237,7 +265,7 @@ def _sort(partitions: Sequence[Path], arrays: Any, record: Any) -> tuple[NDArray
     return np.concatenate(users), np.concatenate(sizes)
 
 
-def _mapped(path: Path, digest: str, firsts: Mapping[tuple[str, int], int]) -> EventStore:
+def _mapped(path: Path, digest: str, firsts: FirstPlaces) -> EventStore:
     """Map the arrays of a store; raises DataError if the file is damaged."""
     try:
         whole = np.memmap(path, np.uint8, "r")

@@ -53,7 +53,9 @@ class DatasetFacts:
     test_rows: int = 0
     """Rows that are set aside for a test; 0 where other files have them."""
     unused_rows: int = 0
-    """Rows that are in no split: by its column, or since only other rows are the last ones of windows."""
+    """Rows that are in no split, or that windows leave out."""
+    window_rows: int = 0
+    """Training rows that are no samples, but events of windows."""
     files: int = 0
     nbytes: int = 0
     """Bytes of all files."""
@@ -87,8 +89,8 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
     contents = scan(dataset, progress)
     train_rows, eval_rows = sum(contents.split_rows.train), sum(contents.split_rows.eval)
-    test_rows = contents.split_rows.test
-    unused_rows = sum(group.rows for group in contents.groups) - train_rows - eval_rows - test_rows
+    test_rows, window_rows = contents.split_rows.test, contents.split_rows.in_window
+    known_rows = train_rows + eval_rows + test_rows + window_rows
     nbytes = sum(file.nbytes for file in contents.files)
     plural = "s" if len(contents.files) > 1 else ""
     text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
@@ -102,7 +104,8 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         eval_rows=eval_rows,
         left_out=contents.left_out,
         test_rows=test_rows,
-        unused_rows=unused_rows,
+        unused_rows=sum(group.rows for group in contents.groups) - known_rows,
+        window_rows=window_rows,
         files=len(contents.files),
         nbytes=nbytes,
         dense=contents.settled.dense_width,
@@ -124,9 +127,11 @@ def _warnings(contents: ParquetScan) -> tuple[str, ...]:
 
 def _events(name: str, store: EventStore) -> str:
     """Return a clause on the events of a history."""
-    left_out = store.counts.left_out
-    rest = f" ({left_out:,} without a user or a time left out)" if left_out else ""
-    return f", {store.counts.events:,} events of {count(store.counts.users, 'user')} in {name}{rest}"
+    counts = store.counts
+    reasons = [f"{counts.incomplete:,} without a user, a time or an id"] if counts.incomplete else []
+    reasons += [f"{counts.negative:,} whose label is not 1"] if counts.negative else []
+    rest = f" ({' and '.join(reasons)} left out)" if reasons else ""
+    return f", {counts.events:,} events of {count(counts.users, 'user')} in {name}{rest}"
 
 
 def _without_history(contents: ParquetScan) -> Iterator[str]:

@@ -13,8 +13,8 @@ from persia_cli.config.schema.histories import History
 from persia_cli.config.schema.split import EverySplit
 from persia_cli.data.read.arrow_types import NUMBERS, class_of, plain_type
 from persia_cli.data.read.events import EventStore, event_store
-from persia_cli.data.read.row_groups import GroupedRows
-from persia_cli.data.read.splits import PARTS, UNUSED, Parts
+from persia_cli.data.read.row_groups import GroupedRows, RowGroup
+from persia_cli.data.read.splits import IN_WINDOW, PARTS, UNUSED, Parts
 from persia_cli.data.read.times import TIMES
 from persia_cli.errors import DataError, count
 
@@ -29,8 +29,6 @@ class Events(NamedTuple):
     schemas: tuple[Any, ...]
     lists: frozenset[str]
     rows: GroupedRows
-    contents: tuple[str, ...]
-    """What identifies the content of each file."""
 
 
 Scan = Callable[[ParquetDataset], Events]
@@ -89,7 +87,7 @@ def open_histories(dataset: ParquetDataset, schemas: tuple[Any, ...], scan: Scan
             # The events are a data set of their own, some of whose keys have other names.
             key = f"dataset.histories.{name}"
             text = str(error).replace("dataset.path", f"{key}.path").replace("dataset.sparse", f"{key}.columns")
-            raise DataError(text) from error
+            raise DataError(text.replace("correct dataset.labels", f"correct {key}.path")) from error
         _require_equal_kinds(name, history, events.schemas, schemas)
         if lists := sorted(events.lists):
             raise DataError(
@@ -104,16 +102,21 @@ def open_histories(dataset: ParquetDataset, schemas: tuple[Any, ...], scan: Scan
         sparse = tuple(settled.get(feature, feature) for feature in dataset.sparse)
         dataset = dataset.model_copy(update={"sparse": sparse})
         form = dataset.csv.model_dump_json()
-        stores[name] = event_store(history, _stored(dataset, name), events.rows, events.contents, form)
+        label = dataset.label_rules[0] if _is_of_windows(dataset, name) else None
+        stores[name] = event_store(history, _stored(dataset, name), label, events.rows, form)
     return Histories(dataset, stores)
 
 
 def _complete(dataset: ParquetDataset, name: str) -> History:
     """Return a history with what its defaults stand for."""
     history = dataset.histories[name]
-    is_of_windows = dataset.samples is not None and dataset.samples.of == name
-    changed = {"path": history.path or dataset.path, "ties": history.ties or "strict"}
-    return history.model_copy(update=changed | ({"ties": "file_order"} if is_of_windows else {}))
+    ties = "file_order" if _is_of_windows(dataset, name) else history.ties or "strict"
+    return history.model_copy(update={"path": history.path or dataset.path, "ties": ties})
+
+
+def _is_of_windows(dataset: ParquetDataset, name: str) -> bool:
+    """Return True if the windows of a history are the training samples."""
+    return dataset.samples is not None and dataset.samples.of == name
 
 
 def _event_files(dataset: ParquetDataset, name: str) -> ParquetDataset:
@@ -123,7 +126,7 @@ def _event_files(dataset: ParquetDataset, name: str) -> ParquetDataset:
     features |= {column: _of_events(feature, column) for feature, column in dataset.features_of(name)}
     changed = {
         "path": history.path,
-        "labels": (),
+        "labels": dataset.labels if _is_of_windows(dataset, name) else (),
         "dense": (),
         "sparse": tuple(features.values()),
         "histories": {name: history},
@@ -165,37 +168,61 @@ def _kinds(schemas: tuple[Any, ...], column: str) -> set[str]:
     return {"numbers" if kind in NUMBERS else "times" if kind in TIMES else "strings" for kind in classes}
 
 
-def windows(parts: Parts, rows: GroupedRows, store: EventStore, length: int) -> Parts:
+def windows(parts: Parts, groups: Sequence[RowGroup], histories: Histories, name: str) -> Parts:
     """Return the part of each row of a data set, where of the training rows only the last ones of windows train.
 
-    They are each user's newest training event, and of those before it every `length`-th, but no first event: it has no
-    history. Raises DataError if a user has training events after others, which histories would train on.
+    They are each user's newest training event, and of those before it every `max_length`-th, but no first event: it has
+    no history. Other training events are `IN_WINDOW`, and training rows that are no events `UNUSED`. So each training
+    event but a first one is in exactly one sample a target. Raises DataError if events of other parts would be targets
+    too, if training rows are not in the files of the events, and if none has an earlier event.
     """
-    first_places = [store.first_places.get((group.path, group.number)) for group in rows.groups]
-    pairs = [(place, group) for place, group in zip(first_places, rows.groups, strict=True) if place is not None]
-    if not pairs:
+    store, length = histories.stores[name], histories.dataset.histories[name].max_length
+    spans = [slice(group.first_row, group.first_row + group.rows) for group in groups]
+    firsts = [store.first_place(group) for group in groups]
+    placed = [(slice(first, first + span.stop - span.start), span)
+              for first, span in zip(firsts, spans, strict=True) if first is not None]  # fmt: skip
+    elsewhere = [parts[span] for first, span in zip(firsts, spans, strict=True) if first is None]
+    if absent := sum(int(np.count_nonzero(some == PARTS["train"])) for some in elsewhere):
         raise DataError(
-            "dataset.samples: windows are of samples that are events, and none is among those of their history; leave "
-            "path out of the history"
+            f"dataset.samples: {count(absent, 'training row')} are not in the files of history {name}; leave out "
+            f"dataset.histories.{name}.path, so that the samples are its events"
         )
-    size = max([int(store.places.max()) + 1, *(place + group.rows for place, group in pairs)])
+    size = max([int(store.places.max()) + 1, *(place.stop for place, _ in placed)])
+    of_places = np.full(size, UNUSED, np.int8)
+    for place, span in placed:
+        of_places[place] = parts[span]
+    trains = of_places[store.places] == PARTS["train"]
+    after = later(trains, store.starts)
+    refuse_late("dataset.samples", int(np.count_nonzero((after > 0) & ~trains)), int(np.count_nonzero(~trains)))
+    is_last = trains & (after % length == 0)
+    is_last[store.starts[:-1]] = False
+    if trains.any() and not is_last.any():
+        raise DataError(
+            f"dataset.samples: no user has two training events in history {name}, so there is nothing to predict; "
+            f"correct dataset.histories.{name}.user"
+        )
     of_events = np.full(size, UNUSED, np.int8)
-    for place, group in pairs:
-        of_events[place : place + group.rows] = parts[group.first_row : group.first_row + group.rows]
-    ordered, sizes = of_events[store.places], np.diff(store.starts)
-    trains = ordered == PARTS["train"]
-    trained = np.cumsum(trains)
-    after = np.repeat(trained[store.starts[1:] - 1], sizes) - trained
-    if late := int(np.count_nonzero((after > 0) & ~trains & (ordered != UNUSED))):
-        raise DataError(
-            f"dataset.samples: {count(late, 'evaluation event')} come before training events of their users, whose "
-            "histories would train on them; split by time: dataset.split={kind: last, …} or {kind: time, …}"
-        )
-    is_first = np.zeros(trains.size, np.bool_)
-    is_first[store.starts[:-1]] = True
-    kept = np.zeros(size, np.bool_)
-    kept[store.places] = trains & (after % length == 0) & ~is_first
-    chosen = np.where(parts == PARTS["train"], UNUSED, parts).astype(np.int8)
-    for place, group in pairs:
-        chosen[group.first_row : group.first_row + group.rows][kept[place : place + group.rows]] = PARTS["train"]
+    of_events[store.places] = np.where(is_last, PARTS["train"], IN_WINDOW)
+    chosen = parts.copy()
+    for place, span in placed:
+        chosen[span] = np.where(parts[span] == PARTS["train"], of_events[place], parts[span])
     return chosen
+
+
+def later(trains: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many training events of its user come after each event, of events in order of user and time.
+
+    Those of a user are starts[u] up to starts[u + 1].
+    """
+    trained = np.cumsum(trains)
+    return np.repeat(trained[starts[1:] - 1], np.diff(starts)) - trained
+
+
+def refuse_late(key: str, late: int, others: int) -> None:
+    """Raise DataError if some of the `others`, events outside the training split, come before training events."""
+    if late:
+        raise DataError(
+            f"{key}: {100 * late / others:.2g}% of the events of the evaluation, the test or no split come before "
+            "training events of their users, whose histories would train on them; split by time: "
+            "dataset.split={kind: last, …} or {kind: time, …}, and keep rows of no split in other files"
+        )

@@ -136,6 +136,8 @@ class RowGroup:
     """Bytes of the ids in its lists, decoded."""
     version: str = ""
     """The version of its file, if that is compared."""
+    content: tuple[str, int] = ("", 0)
+    """The identity of the content of its file, and the number of earlier files of the same content."""
 
     def __str__(self) -> str:
         if self.source is not None:

@@ -137,6 +137,7 @@ class _Contents:
         self.groups: list[RowGroup] = []
         self.unread: dict[str, BadRows] = {}
         self.contents: dict[str, str] = {}
+        self._copies: Counter[str] = Counter()
         self.scales: dict[str, float] = {}
         self.nulls: Counter[str] = Counter()
         self.suspects: list[tuple[str, ...]] = []
@@ -159,6 +160,9 @@ class _Contents:
         self._findings.note(self._dataset, self.schemas[-1])
         self.unread[file.name] = unread_rows(metadata)
         constants, start = hive.constants(file.name, file_schema), self.rows
+        content = self.contents[file.name]
+        copies = self._copies[content]
+        self._copies[content] += 1
         lists = _list_places(self._dataset, self.schemas[-1], metadata)
         for number in range(metadata.num_row_groups):
             group, before = metadata.row_group(number), self.rows - start
@@ -176,6 +180,7 @@ class _Contents:
                     group.total_byte_size,
                     _list_bytes(group, lists),
                     "" if file.source else footer.version,  # each use of a conversion sets its time
+                    (content, copies),
                 )
             )
             self._add_statistics(statistics_of(group, self._columns))
@@ -311,7 +316,7 @@ def _events(dataset: ParquetDataset, progress: Progress) -> Events:
     """Return the contents of the files of a history's events."""
     found = scan(dataset, progress)
     rows = GroupedRows(found.filesystem, found.groups)
-    return Events(found.settled, found.schemas, found.lists, rows, found.train_data.contents)
+    return Events(found.settled, found.schemas, found.lists, rows)
 
 
 def _with_windows(selector: Selector, histories: Histories, rows: GroupedRows) -> Selector:
@@ -320,8 +325,7 @@ def _with_windows(selector: Selector, histories: Histories, rows: GroupedRows) -
     if dataset.samples is None or isinstance(selector.split, PredictSplit | EvalSplit):
         return selector
     name = dataset.samples.of
-    length = dataset.histories[name].max_length
-    return Selector(selector.split, windows(all_parts(selector, rows), rows, histories.stores[name], length))
+    return Selector(selector.split, windows(all_parts(selector, rows), rows.groups, histories, name))
 
 
 def is_absent(dataset: ParquetDataset) -> bool:

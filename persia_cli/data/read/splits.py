@@ -35,6 +35,8 @@ from persia_cli.errors import DataError, count
 PARTS: dict[Part, int] = {"train": 0, "eval": 1, "test": 2}
 UNUSED = 3
 """The part of a row that is in no split."""
+IN_WINDOW = 4
+"""The part of a training row that is no sample, but an event of windows."""
 _SHOWN_VALUES = 6
 _SALT = salt(0x73706C6974)
 _NULL = np.uint64(0x9E3779B97F4A7C15)
@@ -204,6 +206,8 @@ class SplitRows:
     eval: tuple[int, ...]
     test: int = 0
     """Rows that are set aside for a test, of all row groups; 0 where other files have them."""
+    in_window: int = 0
+    """Training rows, of all row groups, that are no samples but events of windows."""
 
     def of(self, name: SplitName) -> tuple[int, ...]:
         """Return one split's rows in each row group."""
@@ -299,11 +303,11 @@ def count_rows(selector: Selector, rows: GroupedRows) -> SplitRows:
     if isinstance(split, FileSplit) and not is_known:
         train, evaluation = ([g.rows if g.part == name else 0 for g in rows.groups] for name in ("train", "eval"))
         return SplitRows(tuple(train), tuple(evaluation))
-    counts = np.zeros((len(rows.groups), UNUSED + 1), np.int64)
+    counts = np.zeros((len(rows.groups), IN_WINDOW + 1), np.int64)
     for of_group, parts in zip(counts, _parts_of_groups(selector, rows), strict=True):
-        of_group += np.bincount(parts, minlength=UNUSED + 1)
-    train, evaluation, test, _ = counts.T.tolist()
-    return SplitRows(tuple(train), tuple(evaluation), sum(test))
+        of_group += np.bincount(parts, minlength=IN_WINDOW + 1)
+    train, evaluation, test, _, in_window = counts.T.tolist()
+    return SplitRows(tuple(train), tuple(evaluation), sum(test), sum(in_window))
 
 
 def all_parts(selector: Selector, rows: GroupedRows) -> Parts:

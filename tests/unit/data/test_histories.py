@@ -1,5 +1,6 @@
 """Histories of samples, from stores of events: equal to a brute-force join, at every time, for every kind of column."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from persia_cli.data.read.converted import CACHE
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
 from persia_cli.errors import DataError
+from persia_cli.plan.job import plan_job
+from tests.support.runs import make_run
 from tests.support.samples import ids_by_sample, read, same
 
 LENGTH = 5
+READ = {"name": "watched.movie", "table": "movie", "pooling": "none"}
 
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -30,7 +34,7 @@ def described(path: Path, **changes: Any) -> ParquetDataset:
         "kind": "parquet",
         "path": str(path),
         "labels": ["liked"],
-        "sparse": ["user", "movie", {"name": "watched.movie", "table": "movie", "pooling": "none"}],
+        "sparse": ["user", "movie", READ],
         "histories": {"watched": history | changes.pop("history", {})},
         "split": {"kind": "every", "n": 5},
         "shuffle": False,
@@ -136,7 +140,7 @@ def test_events_of_other_files_have_texts_and_times_and_may_lack_a_user_or_a_tim
     found = ids_by_sample(read(dataset))
     assert [sample[2:] for sample in found] == [[[a], [a]], [[a, b], [b]], [[e], [e]], [[], []], [[], []]]
     facts = inspect(dataset)
-    assert "3 events of 2 users in watched (2 without a user or a time left out)" in facts.source
+    assert "3 events of 2 users in watched (2 without a user, a time or an id left out)" in facts.source
     assert facts.settled is not None
     assert facts.settled.sparse[2].ids == "text"
     assert facts.settled.histories["watched"].path == str(tmp_path / "events")
@@ -196,12 +200,12 @@ def test_other_events_are_other_data(tmp_path: Path) -> None:
         ({}, {"ts": ["2024-01-01"] * 3}, {}, "holds times in the events and numbers in the samples"),
         ({}, {"user": ["a", "b", "c"]}, {}, "column user holds strings in the events and numbers in the samples"),
         ({}, {"user": [1.5, 2, 3]}, {}, "1.5 is not a whole number in row 0 of column user, the user of a history"),
-        ({}, {"ts": pa.nulls(3, pa.int64())}, {}, "no event has both a user and a ts"),
+        ({}, {"ts": pa.nulls(3, pa.int64())}, {}, "no event has all of user, ts, movie"),
         ({}, {"user": [], "ts": [], "movie": []}, {}, "the files hold no rows"),
         ({}, {}, {"sparse": ["movie", "watched.film"]}, "reads column film of history watched, which has movie"),
         ({}, {}, {"sparse": ["movie"]}, "no sparse feature reads history watched"),
         ({}, {}, {"samples": {"kind": "windows", "of": "seen"}}, "there is no history seen"),
-        ({}, {}, {"samples": {"kind": "windows", "of": "watched"}}, "windows are of samples that are events"),
+        ({}, {}, {"samples": {"kind": "windows", "of": "watched"}}, "correct dataset.histories.watched.path"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_history_is_refused(
@@ -226,7 +230,7 @@ def test_samples_without_earlier_events_are_reported(tmp_path: Path) -> None:
 
 def numbered(rows: int, users: int, seed: int = 0) -> dict[str, Any]:
     """Return events whose item is their row number, so that an item tells which event it is."""
-    return made_up(rows, users, times=60, seed=seed) | {"movie": np.arange(rows)}
+    return made_up(rows, users, times=60, seed=seed) | {"movie": np.arange(rows), "liked": np.ones(rows)}
 
 
 @pytest.mark.parametrize("test", [False, True])
@@ -258,12 +262,98 @@ def test_each_training_event_but_a_users_first_is_a_target_once(tmp_path: Path, 
 def test_windows_do_not_train_on_events_of_the_evaluation(tmp_path: Path) -> None:
     path = written(tmp_path / "events", numbered(300, 5))
     windows = {"kind": "windows", "of": "watched"}
-    with pytest.raises(DataError, match=r"dataset\.samples: \d+ evaluation events come before training events"):
+    with pytest.raises(DataError, match=r"dataset\.samples: \d+% of the events of the evaluation, the test"):
         inspect(described(path, samples=windows))
     by_time = described(path, samples=windows, split={"kind": "time", "column": "ts", "eval_from": 50})
     assert inspect(by_time).eval_rows == np.count_nonzero(numbered(300, 5)["ts"] >= 50)
     with pytest.raises(ValueError, match="leave out ties of history watched"):
         described(path, samples=windows, history={"ties": "strict"})
+
+
+def test_rows_of_no_split_are_no_targets(tmp_path: Path) -> None:
+    part = np.where(np.arange(20) < 15, "train", "eval")
+    columns = {"user": [1] * 20, "ts": range(20), "movie": range(20), "liked": [1] * 20}
+    windows = {"kind": "windows", "of": "watched"}
+    split = {"kind": "column", "column": "part", "train": ["train"], "eval": ["eval"]}
+    for unused, is_refused in ((3, True), (16, False)):
+        part = np.where(np.arange(20) == unused, "none", part)
+        path = written(tmp_path / f"{unused}", columns | {"part": part}, 1)
+        dataset = described(path, samples=windows, split=split)
+        if is_refused:
+            with pytest.raises(DataError, match=r"dataset\.samples: \d+% of the events of .* or no split come"):
+                inspect(dataset)
+            part[unused] = "train"
+        else:
+            assert (inspect(dataset).unused_rows, inspect(dataset).window_rows) == (1, 12)
+
+
+def test_events_without_an_id_are_left_out(tmp_path: Path) -> None:
+    columns = made_up(300, users=5)
+    nulls = np.arange(300) % 3 == 0
+    given = columns | {"movie": pa.array(columns["movie"], mask=nulls)}
+    dataset = described(written(tmp_path / "events", given))
+    assert "(100 without a user, a time or an id left out)" in inspect(dataset).source
+    elsewhere = {name: np.where(nulls, 99, values) if name == "user" else values for name, values in columns.items()}
+    rows = np.arange(300)[(np.arange(300) % 5 != 0)]
+    kept = [sample for sample, row in zip(histories(dataset), rows, strict=True) if not nulls[row]]
+    assert kept == joined(elsewhere, rows[~nulls[rows]])
+
+
+def test_windows_hold_events_of_label_1_alone(tmp_path: Path) -> None:
+    columns = numbered(600, 20) | {"liked": np.arange(600) % 4 == 0}
+    liked = {name: np.asarray(values)[::4] for name, values in columns.items()}
+    windows = {"samples": {"kind": "windows", "of": "watched"}}
+    split = {"kind": "time", "column": "ts", "eval_from": 50}
+    dataset = described(written(tmp_path / "events", columns), split=split, **windows)
+    alone = described(written(tmp_path / "liked", liked), split=split, **windows)
+    assert ids_by_sample(read(dataset)) == ids_by_sample(read(alone))
+    assert "(450 whose label is not 1 left out)" in inspect(dataset).source
+    trained = np.count_nonzero(columns["ts"] < 50) - np.count_nonzero(liked["ts"] < 50)
+    assert inspect(dataset).unused_rows == trained
+
+
+def test_copies_of_files_have_equal_samples(tmp_path: Path) -> None:
+    columns = {"user": [1] * 8, "ts": [5] * 8, "movie": range(8), "liked": [1] * 8}
+    path, copies = written(tmp_path / "events", columns), written(tmp_path / "copies", columns)
+    (tmp_path / "link").symlink_to(path)
+    windows = {"kind": "windows", "of": "watched"}
+    split = {"kind": "last", "group": "user", "order": "ts"}
+    for changes in ({"history": {"ties": "file_order"}}, {"samples": windows, "split": split}):
+        one = described(path, **changes)
+        for other in (tmp_path / "link", copies):
+            history = changes.get("history", {}) | {"path": str(other)}
+            same(read(described(path, **changes | {"history": history})), read(one))
+    written(tmp_path / "events", columns | {"user": [2] * 8}, 1)
+    with pytest.raises(DataError, match=r"7 training rows are not in the files of history watched; leave out .*\.path"):
+        inspect(described(path, samples=windows, split=split, history={"path": str(copies)}))
+
+
+@pytest.mark.parametrize(
+    ("split", "refused"),
+    [
+        ({"kind": "hash", "eval_fraction": 0.2}, True),
+        ({"kind": "every", "n": 5}, True),
+        ({"kind": "column", "column": "even", "eval": [True]}, True),
+        ({"kind": "column", "column": "late", "eval": [True]}, False),
+        ({"kind": "time", "column": "ts", "eval_fraction": 0.2}, False),
+        ({"kind": "last", "group": "user", "order": "ts"}, False),
+        ({"kind": "last", "group": "user", "order": "row"}, True),
+    ],
+)
+def test_all_positions_learn_from_no_event_of_the_evaluation(
+    tmp_path: Path, split: dict[str, Any], refused: bool
+) -> None:
+    columns = made_up(300) | {"row": np.arange(300)}
+    path = written(tmp_path / "events", columns | {"late": columns["ts"] >= 20, "even": columns["row"] % 2 == 0})
+    model = {"kind": "sasrec", "dim": 8, "attend": {"movie": ["watched.movie"]}, "layers": 1, "heads": 1}
+    for positions in ("all", "last"):
+        loss = {"kind": "sampled_softmax", "positions": positions}
+        keys = described(path, split=split).model_dump() | {"sparse": ["movie", READ]}
+        run = make_run(model=model, dataset=keys, train={"batch_size": 32, "losses": {"liked": loss}})
+        is_wrong = refused and positions == "all"
+        sentence = r"dataset\.histories\.watched: \d+% of the events of the evaluation, the test or no split come"
+        with pytest.raises(DataError, match=sentence) if is_wrong else nullcontext():
+            plan_job(run, inspect(run.dataset), "train", tmp_path / "run")
 
 
 def test_files_make_the_split_of_windows(tmp_path: Path) -> None:
