@@ -15,7 +15,7 @@ from persia_cli.data.read.batch import Batch, is_single
 from persia_cli.data.read.item_keys import has_item, item_keys
 from persia_cli.data.read.masked_labels import fill_chain, weight_totals
 from persia_cli.data.read.next_items import NO_IDS, NextItemFeed, with_negatives
-from persia_cli.data.read.source import Ring, Source, open_source
+from persia_cli.data.read.source import Ring, Source, open_source, scanned
 from persia_cli.data.read.trained_items import TrainedItems, trained_items
 from persia_cli.errors import DataError, UserError
 from persia_cli.observe.trace import LOOP
@@ -118,10 +118,11 @@ class DataLoader:
         self._workers, self._nn_workers = self._session.connect("embedding-worker"), self._session.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
         try:
+            found = scanned(run.dataset)
             for split, name in SPLIT_NAMES.items():
                 if not rows[split]:
                     continue
-                source = open_source(run.dataset, name, run.seed, run.links, trains_on_queries(run))
+                source = open_source(run.dataset, name, run.seed, run.links, trains_on_queries(run), found)
                 grid = StepGrid(rows[split], run.train.batch, self._ranks)
                 if split == TRAIN and job.benchmark and job.benchmark.ring:
                     source = Ring(source, job.benchmark.ring, run.train.batch, self._loop.empty)

@@ -9,8 +9,8 @@ depend on the text alone.
 import fcntl
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -55,6 +55,9 @@ _UNREAD = b"persia.unread_rows"
 _UNREAD_ROWS = msgspec.json.Decoder(tuple[int, list[BadRow]])
 PATIENCE_S = 20.0
 """Longest search for a line; in a huge file the message gives the number of the row instead."""
+BUILD_S = 3600.0
+"""Longest wait for a file that another process makes."""
+_GUARD = ".lock"
 _READINGS: Mapping[Format, int] = {"csv": 1, "jsonl": 2}
 _LOCKS: dict[Path, int] = {}
 """The files of the folder that this process has used, each as a descriptor with a shared lock."""
@@ -90,8 +93,13 @@ def as_parquet(
             progress(path, done, total)
 
         read(0)
-        _convert(TextFile(file.path, read, filesystem), kind, form, paths[file])
-        lock(paths[file])
+        try:
+            with building(paths[file]) as is_missing:
+                if is_missing:
+                    _convert(TextFile(file.path, read, filesystem), kind, form, paths[file])
+                lock(paths[file])
+        except OSError as error:
+            raise not_written("text files are converted", folder, error) from error
     for path in paths.values():
         with suppress(OSError):  # the cache of another user works as well
             os.utime(path)
@@ -178,10 +186,38 @@ def lock(path: Path) -> bool:
     return path in _LOCKS
 
 
+@contextmanager
+def building(path: Path, wait_s: float = BUILD_S) -> Iterator[bool]:
+    """Let one process at a time make a file of the folder; give True if it is still missing, which the block changes.
+
+    The system releases the lock of a process that dies. Raises DataError if another holds it for longer than `wait_s`,
+    and OSError for a folder that cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    guard = path.with_suffix(_GUARD)
+    end = time.monotonic() + wait_s
+    with guard.open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise DataError(
+                        f"another process has been making {path} for {wait_s:.0f} s; end it, or name another folder "
+                        f"by {CACHE}"
+                    ) from None
+                time.sleep(0.05)
+        try:
+            yield not lock(path)
+        finally:
+            guard.unlink(missing_ok=True)  # one that waits has it open, and finds the file made
+
+
 def remove_unused(folder: Path) -> None:
     """Remove files of the folder that no process uses or has used for long, and the remains of killed conversions."""
     for path in folder.glob(f"{PREFIX}*"):
-        is_part = path.suffix == ".part"
+        is_part = path.suffix in (".part", _GUARD)
         with suppress(OSError), path.open("rb") as file:
             age = time.time() - os.fstat(file.fileno()).st_mtime
             is_old = age > 86_400 * (1 if is_part else UNUSED_DAYS)

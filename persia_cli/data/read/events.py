@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import Label, SparseFeature
 from persia_cli.config.schema.histories import History
 from persia_cli.data.read.arrow_types import UnusableValueError
-from persia_cli.data.read.converted import EVENTS, PREFIX, cache_folder, lock, not_written, remove_unused
+from persia_cli.data.read.converted import EVENTS, PREFIX, building, cache_folder, lock, not_written, remove_unused
 from persia_cli.data.read.decode import decode_ids, decode_labels
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.row_groups import GroupedRows, RowGroup
@@ -156,10 +156,12 @@ def event_store(
     if not lock(path):
         remove_unused(path.parent)
         try:
-            _make(history, columns, label, rows, path)
+            with building(path) as is_missing:
+                if is_missing:
+                    _make(history, columns, label, rows, path)
+                lock(path)
         except OSError as error:
             raise not_written("events are sorted", path.parent, error) from error
-        lock(path)
     with suppress(OSError):  # the cache of another user works as well
         utime(path)
     firsts = {(group.content, group.number): group.first_row for group in rows.groups}

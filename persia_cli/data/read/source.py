@@ -10,7 +10,7 @@ from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.data.read.parquet import ParquetSource
-from persia_cli.data.read.scan import is_absent, scan
+from persia_cli.data.read.scan import ParquetScan, is_absent, scan
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.metric import Link
 
@@ -46,11 +46,13 @@ def open_source(
     seed: int,
     links: Mapping[str, Link] = PROBABILITIES,
     queries: bool = False,
+    found: ParquetScan | None = None,
 ) -> Source:
     """Open a split; raises DataError with every problem of its files.
 
     `links` has what predicts each label, and so which values a label may have; a probability where it is not named.
-    With `queries` samples of training have query ids too, as those of evaluations have where `dataset.group_by` is set.
+    `found` has the contents of the files, if `scanned` has found them. With `queries` samples of training have query
+    ids too, as those of evaluations have where `dataset.group_by` is set.
 
     The stand-in of a data set whose files are missing is opened like any other. The number of rows depends on the files
     that are found: compare `rows` with the job's number before training.
@@ -66,8 +68,13 @@ def open_source(
             seed,
             dataset.group_by is not None and (split == "eval" or queries),
         )
-    contents = scan(dataset)
+    contents = found or scan(dataset)
     return ParquetSource(contents.settled, contents, split, seed, links, queries)
+
+
+def scanned(dataset: ParquetDataset | GeneratedDataset) -> ParquetScan | None:
+    """Return the contents of a data set's files, for several splits of it; None for samples that are made up."""
+    return None if isinstance(dataset, GeneratedDataset) or uses_stand_in(dataset) else scan(dataset)
 
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:
