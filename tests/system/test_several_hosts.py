@@ -117,13 +117,13 @@ DEAD = Path("/tmp/dead")
 DYING = f"""
 import os
 from persia_cli.__main__ import main
-from persia_cli.wire import authentication
-is_right = authentication._is_right
+from persia_cli.wire import secret
+is_right = secret._is_right
 def answer_or_die(*request):
     if os.path.exists("{DEAD}"):
         raise RuntimeError("made up")
     return is_right(*request)
-authentication._is_right = answer_or_die
+secret._is_right = answer_or_die
 main()
 """
 """Roles whose authentication fails at the first client that comes after the file is there."""
