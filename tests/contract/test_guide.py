@@ -14,13 +14,13 @@ from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, Row
 from scripts.readme import ROOT, blocks
 from tests.contract.test_docs import GUIDE
 
-TABLES = GUIDE / "tables-and-memory.md"
+CHECKPOINTS = ROOT / "docs" / "checkpoint-format.md"
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(1, 16), st.integers(1, 2**32))
 def test_the_formula_finds_the_rows_of_a_hash_stack(id_: int, rounds: int, size: int) -> None:
-    [source] = [block.code for block in blocks(TABLES.read_text()) if block.language == "python"]
+    [source] = [block.code for block in blocks(CHECKPOINTS.read_text()) if "def row_ids" in block.code]
     names: dict[str, Any] = {}
     exec(source, names)
     table = TableSpec("t", 0, table_salt("t"), 0.1, rounds=rounds, size=size)
