@@ -34,6 +34,7 @@ def test_a_job_outlives_the_reader_of_its_output(cluster: str, tmp_path: Path) -
     assert "\nnext      persia eval " in kept, "the results"
 
 
+@pytest.mark.slow
 def test_a_job_needs_no_space_for_its_output(tmp_path: Path) -> None:
     words = ["train", *WORDS, "cluster=embedded", "--run-dir", str(tmp_path / "run")]
     with FULL.open("wb") as full:

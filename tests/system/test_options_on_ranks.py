@@ -83,6 +83,7 @@ def assert_same_training(two: JobResult, one: JobResult, precision: float = 1e-5
         np.testing.assert_allclose(tables[name].embedding, table.embedding, 100 * precision, 10 * precision)
 
 
+@pytest.mark.slow
 def test_many_options_at_once(tmp_path: Path) -> None:
     words = words_of(tmp_path, *TOGETHER)
     two = train([*words, *TWO_RANKS], tmp_path / "two")

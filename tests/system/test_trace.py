@@ -108,6 +108,7 @@ def test_in_sync_no_row_is_read_before_the_step_before_is_applied(trace_of: Call
     assert {pull.arguments["staleness"] for pull in named(spans, "pull", "nn-worker")} == {1}
 
 
+@pytest.mark.slow
 def test_a_job_in_one_process_is_traced_by_replica(trace_of: Callable[..., list[Seen]]) -> None:
     spans = trace_of("cluster=embedded", "mode=hybrid")
     roles = {span.replica for span in spans}

@@ -70,6 +70,7 @@ def lines(run_dir: Path, split: str) -> list[dict[str, Any]]:
     return [line for line in read_journal(run_dir / METRICS) if line["split"] == split]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
