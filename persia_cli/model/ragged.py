@@ -24,7 +24,7 @@ Numbers = NDArray[np.int64]
 
 
 class RaggedLayout(NamedTuple):
-    """Where the tokens of a batch lie in its buffer of slots."""
+    """The positions of a batch's tokens in its buffer of slots."""
 
     sizes: Sequence[int]
     """Slots of each block; there is at least one block."""

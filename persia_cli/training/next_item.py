@@ -243,7 +243,7 @@ def next_item_losses(
 class _Softmax(torch.autograd.Function):
     """The losses [P] of users [P, dim] with their targets [P, dim] among candidates [c, dim].
 
-    One function, since P times c scores are most of a step: each operation of its own would write them again.
+    One function, since P times c scores are most of a step: each separate operation would write them again.
     """
 
     @staticmethod

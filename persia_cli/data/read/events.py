@@ -57,7 +57,7 @@ FirstPlaces = Mapping[tuple[tuple[str, int], int], int]
 
 
 class EventCounts(msgspec.Struct, frozen=True):
-    """What a store holds."""
+    """The numbers of events of a store, and of the rows that are none."""
 
     events: int
     users: int
@@ -114,7 +114,7 @@ class EventStore:
 def users_and_times(
     history: History, group: RowGroup, start: int, table: Any
 ) -> tuple[NDArray[np.uint64], Integers, NDArray[np.bool_]]:
-    """Return users as they are in stores, times, and which rows have both; a null time is before all others.
+    """Return users as stores have them, times, and the rows that have both; a null time is before all others.
 
     `table` begins with row `start` of the row group. Raises DataError for a value that is no user or no time.
     """
@@ -142,14 +142,14 @@ def event_store(
     With a `label` only rows where it is 1 are events. The store is made if it is not in the cache. `form` is how text
     files are read. Raises DataError for events that cannot be read, and for a cache that cannot be written.
     """
-    made_by = [_VERSION, history.user, history.time, history.format, form]
-    made_by += [feature.model_dump_json(exclude={"name", "pooling", "max_length"}) for feature in columns]
-    made_by += [label and label.model_dump_json()]
+    rules = [_VERSION, history.user, history.time, history.format, form]
+    rules += [feature.model_dump_json(exclude={"name", "pooling", "max_length"}) for feature in columns]
+    rules += [label and label.model_dump_json()]
     contents = list(dict.fromkeys(group.content for group in rows.groups))
     folders = {
         group.path: sorted((name, str(value)) for name, value in group.constants.items()) for group in rows.groups
     }
-    digest = sha256(repr((made_by, list(folders.values()), contents)).encode()).hexdigest()
+    digest = sha256(repr((rules, list(folders.values()), contents)).encode()).hexdigest()
     versions = {group.path: group.version for group in rows.groups}
     name = sha256(repr((digest, versions, rows.filesystem.type_name)).encode()).hexdigest()[:40]
     path = cache_folder() / f"{PREFIX}{name}{EVENTS}"

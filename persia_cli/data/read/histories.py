@@ -55,7 +55,7 @@ class Histories(NamedTuple):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """What identifies the events of each history."""
+        """The identity of the events of each history, equal for copies of their files."""
         return tuple(store.digest for store in self.stores.values())
 
 
@@ -84,7 +84,7 @@ def open_histories(dataset: ParquetDataset, schemas: tuple[Any, ...], scan: Scan
         try:
             events = scan(_event_files(dataset, name))
         except DataError as error:
-            # The events are a data set of their own, some of whose keys have other names.
+            # The events are a separate data set, some of whose keys have other names.
             key = f"dataset.histories.{name}"
             text = str(error).replace("dataset.path", f"{key}.path").replace("dataset.sparse", f"{key}.columns")
             raise DataError(text.replace("correct dataset.labels", f"correct {key}.path")) from error

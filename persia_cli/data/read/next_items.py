@@ -26,7 +26,7 @@ _NEGATIVES = 0x6E6567
 
 @dataclass(frozen=True)
 class NextItemFeed:
-    """What a loader needs for the loss: numbers of the features of the item and of its sequence, and the items."""
+    """The feed of the loss in a loader: the numbers of the features of the item and of its sequence, and all items."""
 
     loss: SampledSoftmax
     item: int

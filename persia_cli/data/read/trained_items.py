@@ -54,14 +54,14 @@ def trained_items(
     read.
     """
     numbers = [number for number, feature in enumerate(features) if feature.table_name == table]
-    is_made_up = isinstance(dataset, GeneratedDataset) or uses_stand_in(dataset)
-    if isinstance(dataset, ParquetDataset) and not is_made_up:
+    is_generated = isinstance(dataset, GeneratedDataset) or uses_stand_in(dataset)
+    if isinstance(dataset, ParquetDataset) and not is_generated:
         read = tuple(features[number] for number in numbers)
         dataset = dataset.model_copy(update={"dense": (), "sparse": read, "group_by": None, "shuffle": False})
         numbers = list(range(len(read)))
     source = open_source(dataset, "train", seed, links)
     try:
-        if is_made_up or source.rows < CACHED_ROWS:
+        if is_generated or source.rows < CACHED_ROWS:
             return _count(source, numbers, progress)
         about = (_VERSION, source.train_data, dataset.model_dump_json())
         path = cache_folder().with_name("items") / f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.npy"

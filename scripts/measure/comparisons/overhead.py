@@ -57,7 +57,7 @@ class Used:
 
 
 def measure(given: Given, note: Note) -> Iterator[Result]:
-    """Measure one job after the other, in turns."""
+    """Measure one job after the other, each in several turns."""
     cases = [*product(given.dims, given.batches)]
     for dim, batch in cases[:1] if given.quick else cases:
         model = [f"model={given.network}"] if given.network else [*NOTHING, f"model.dim={dim}"]

@@ -4,7 +4,7 @@
     python -m scripts.measure sequences --beauty Beauty.txt --rounds 3          # and Amazon Beauty
     python -m scripts.measure sequences --movielens ratings.dat --only hstu
 
-Each round is a whole job in processes of its own, with another seed from 11 on. A file of MovieLens may be Parquet with
+Each round is a whole job in separate processes, with another seed from 11 on. A file of MovieLens may be Parquet with
 user_id, movie_id and seq_pos, the place in a user's ratings. Times are CPU seconds of all processes of a job, with its
 evaluations, and samples per second while it trains.
 """
