@@ -48,10 +48,14 @@ class CausalNetwork(TwoSides):
         normal: torch.Tensor = self.norm(values)
         return normal
 
-    def vectors(self, batch: ModelBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each sample's last state, and its candidate's row."""
+    def users(self, batch: ModelBatch) -> torch.Tensor:
+        """Return each sample's last state."""
         values, mask = batch.sequences[self.sequence]
         layout = padded(mask)
         [states] = layout.split(self.states(values.flatten(0, 1), layout))
         is_last = torch.arange(1, mask.shape[1] + 1, device=mask.device) == mask.sum(1, keepdim=True)
-        return (states * is_last.unsqueeze(2)).sum(1), batch.pooled[self.candidate]
+        return (states * is_last.unsqueeze(2)).sum(1)
+
+    def items(self, batch: ModelBatch) -> torch.Tensor:
+        """Return the row of each sample's candidate."""
+        return batch.pooled[self.candidate]

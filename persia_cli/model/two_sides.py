@@ -22,13 +22,17 @@ class TwoSides(nn.Module):
     gives_vectors = False
     """True if `forward` returns `Sides` instead of logits, for a loss over all items of a batch."""
 
-    def vectors(self, batch: ModelBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each sample's vector of the user and of the item, float32 [n, width]."""
+    def users(self, batch: ModelBatch) -> torch.Tensor:
+        """Return each sample's vector of the user, float32 [n, width], which depends on features of users alone."""
+        raise NotImplementedError
+
+    def items(self, batch: ModelBatch) -> torch.Tensor:
+        """Return each sample's vector of the item, float32 [n, width], which depends on features of items alone."""
         raise NotImplementedError
 
     def forward(self, batch: ModelBatch) -> torch.Tensor | Sides:
         """Return logits float32 [n, 1]: the score of each sample's user and item; or their vectors."""
-        sides = Sides(*self.vectors(batch))
+        sides = Sides(self.users(batch), self.items(batch))
         return sides if self.gives_vectors else self.scores(sides)
 
     def scores(self, sides: Sides) -> torch.Tensor:

@@ -42,9 +42,15 @@ class TwoTowers(TwoSides):
         self.user, self.item = Tower(user, shape.dense, settings), Tower(item, 0, settings)
         self.temperature = settings.temperature
 
-    def vectors(self, batch: ModelBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each sample's vector of the user and of the item."""
-        return self.user(batch), self.item(batch)
+    def users(self, batch: ModelBatch) -> torch.Tensor:
+        """Return each sample's vector of the user."""
+        vectors: torch.Tensor = self.user(batch)
+        return vectors
+
+    def items(self, batch: ModelBatch) -> torch.Tensor:
+        """Return each sample's vector of the item."""
+        vectors: torch.Tensor = self.item(batch)
+        return vectors
 
 
 build = TwoTowers

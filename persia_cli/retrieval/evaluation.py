@@ -13,8 +13,11 @@ from persia_cli.plan.checks import require_two_sides
 from persia_cli.retrieval.approximate import ApproximateMetrics, require_faiss, search
 from persia_cli.retrieval.question import SAMPLES, Progress, Question, ask
 from persia_cli.retrieval.ranking import Floats, ranks_of, retrieval_metrics
-from persia_cli.retrieval.towers import Vectors, saved_towers
+from persia_cli.retrieval.towers import saved_towers
 from persia_cli.storage.locations import Location
+
+Side = Callable[[Batch], Floats]
+"""A function that returns the vectors of users, or of items, of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ def judge(
         require_faiss()
     require_two_sides(run, "--retrieval")
     question = ask(run, keep_seen)
-    users, items = answer = answer_of(question, saved_towers(run, checkpoint).vectors)
+    towers = saved_towers(run, checkpoint)
+    users, items = answer = answer_of(question, towers.users, towers.items)
     popular = Answer(np.ones((len(users), 1), np.float32), question.popularity.astype(np.float32)[:, None])
     return RetrievalMetrics(
         ranking_metrics(question, answer, cuts),
@@ -63,22 +67,20 @@ def judge(
     )
 
 
-def answer_of(question: Question, vectors: Callable[[Batch], Vectors], progress: Progress = lambda: None) -> Answer:
+def answer_of(question: Question, users: Side, items: Side, progress: Progress = lambda: None) -> Answer:
     """Compute the vectors of all queries and items, always in the same batches, so that equal models give equal bits.
 
     Raise UserError if they are not finite: nothing can be ranked by them.
     """
-    return Answer(side_of(question.users, 0, vectors, progress), side_of(question.items, 1, vectors, progress))
+    return Answer(vectors_of(question.users, users, progress), vectors_of(question.items, items, progress))
 
 
-def side_of(
-    samples: Batch, side: int, vectors: Callable[[Batch], Vectors], progress: Progress = lambda: None
-) -> Floats:
-    """Compute the vectors of the users (side 0) or items (1) of samples; raises UserError if they are not finite."""
+def vectors_of(samples: Batch, side: Side, progress: Progress = lambda: None) -> Floats:
+    """Compute the vectors of one side of samples; raises UserError if they are not finite."""
     parts = []
     for start in range(0, samples.size, SAMPLES):
         progress()
-        parts.append(vectors(samples.rows(start, min(start + SAMPLES, samples.size)))[side])
+        parts.append(side(samples.rows(start, min(start + SAMPLES, samples.size))))
         if not np.isfinite(parts[-1]).all():
             raise UserError("vectors of the model are not finite, so that no items can be ranked; lower learning rates")
     return np.concatenate(parts)

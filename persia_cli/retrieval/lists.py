@@ -23,7 +23,7 @@ from persia_cli.disk import replacing
 from persia_cli.errors import DataError, UserError
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.approximate import NearItems
-from persia_cli.retrieval.evaluation import side_of
+from persia_cli.retrieval.evaluation import vectors_of
 from persia_cli.retrieval.question import Catalogue, in_listed_items, samples_with_items, with_whole_lists
 from persia_cli.retrieval.ranking import (
     USERS,
@@ -130,7 +130,7 @@ class ItemLists:
     def __init__(self, run: Run, towers: Towers, items: KnownItems, keep_seen: bool, approximate: bool) -> None:
         """Compute the vectors; raises UserError if they are not finite."""
         self._run, self._towers, self._items, self._keep_seen = run, towers, items, keep_seen
-        self._vectors = side_of(items.samples, 1, towers.vectors)
+        self._vectors = vectors_of(items.samples, towers.items)
         self._near = NearItems(self._vectors) if approximate else None
 
     def write(self, users: ParquetDataset, keep: Sequence[str], output: Path, top: int, progress: Progress) -> int:
@@ -170,7 +170,7 @@ class ItemLists:
 
     def _best(self, batch: Batch, top: int) -> tuple[Numbers, Floats]:
         """Return the best items int64 [n, top] of each user, -1 after the last, and their logits."""
-        users, items = side_of(batch, 0, self._towers.vectors), self._vectors
+        users, items = vectors_of(batch, self._towers.users), self._vectors
         hidden, top = self._hidden(batch), min(top, len(items))
         numbers = self._near.lists(users, hidden, top) if self._near else best_items(users, items, hidden, top)
         return numbers, self._towers.logits(scores_of(users, items, numbers))

@@ -23,7 +23,7 @@ a=0, b=1, c=2, d=3. A slot whose element has a weight is a position that learns:
     entry      3  .  .  | 0  1  2   `stops[sequence] - 1 - age`
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,14 +35,12 @@ from torch.nn.functional import embedding
 from persia_cli.config.schema import SampledSoftmax
 from persia_cli.data.read.position_weights import position_weights
 from persia_cli.kernels.batch.bags import check_bags
-from persia_cli.model.ragged import RaggedLayout, Tokens, plan
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.training.inputs import GroupShape, Samples, entries_of
+from persia_cli.training.ragged_rows import Copy, Numbers, RaggedRows, ragged_rows
 from persia_cli.wire.messages import GroupRows
 
 Floats = NDArray[np.float32]
-Numbers = NDArray[np.int64]
-Copy = Callable[[NDArray[np.generic]], torch.Tensor]
 
 
 class SampledItems(NamedTuple):
@@ -79,9 +77,7 @@ class NextItems:
 
     group: int
     """Number of the group with the rows."""
-    tokens: torch.Tensor
-    """Row of each slot's element, [slots]."""
-    layout: RaggedLayout
+    sequences: RaggedRows
     slots: torch.Tensor
     """Slot of each of P positions with a weight, [P]; `targets` and `weights` are theirs, `samples` their samples."""
     targets: torch.Tensor
@@ -92,17 +88,10 @@ class NextItems:
     candidates: torch.Tensor
     """Row of each candidate, [c]."""
     log_q: torch.Tensor
-    newest: torch.Tensor
-    """Slot of the newest element of each sequence that has one; `owners` are their samples."""
-    owners: torch.Tensor
     items: torch.Tensor
     """Row of each sample's item, [n]."""
     step_weight: float
     """Sum of the weights of the positions of the rank's step, of all samples."""
-
-    def read(self, leaf: torch.Tensor) -> Tokens:
-        """Return what the network reads, by the unique rows float32 [U, dim]."""
-        return Tokens(embedding(self.tokens, leaf), self.layout)
 
 
 class NextItemStaging:
@@ -180,29 +169,23 @@ class NextItemStaging:
 
     def stage(self, whole: StepPositions, cut: slice, copy: Copy) -> NextItems:
         """Copy the samples of a `cut` to the device, ragged."""
-        layout = plan(whole.lengths[cut])
-        ages = layout.age.clip(min=0)
-        entries = whole.stops[cut][layout.sequence] - 1 - ages
-        learning = np.flatnonzero((layout.age >= 0) & (whole.weights[entries] != 0))
+        sequences, slots, entries = ragged_rows(whole.rows, whole.stops[cut], whole.lengths[cut], copy)
+        learning = np.flatnonzero((slots.age >= 0) & (whole.weights[entries] != 0))
         targets = whole.targets[entries[learning]]
         rows = whole.candidates.rows
         ascending = np.argsort(rows)
         where = np.append(ascending, rows.size)[np.searchsorted(rows, targets, sorter=ascending)]
         hits = np.flatnonzero(np.append(rows, -1)[where] == targets)
-        newest = np.flatnonzero(layout.age == 0)
         return NextItems(
             group=self._group,
-            tokens=copy(whole.rows[entries]),
-            layout=RaggedLayout(layout.sizes, layout.widths, copy(ages)),
+            sequences=sequences,
             slots=copy(learning),
             targets=copy(targets),
             weights=copy(whole.weights[entries[learning]]),
-            samples=copy(layout.sequence[learning]),
+            samples=copy(slots.sequence[learning]),
             hits=(copy(hits), copy(where[hits])),
             candidates=copy(rows),
             log_q=copy(whole.candidates.log_q),
-            newest=copy(newest),
-            owners=copy(layout.sequence[newest]),
             items=copy(whole.items[cut]),
             step_weight=float(whole.weights.sum(dtype=np.float64)),
         )
@@ -230,13 +213,12 @@ def next_item_losses(
     positions of the sample. The loss of a position with the score s of its target is
     log(exp(s) + sum over j of exp(s_j - log_q_j)) - s over the candidates j with another row.
     """
-    states, size = states.float(), len(batch.items)
+    states, size = states.float(), batch.sequences.size
     users, targets = states[batch.slots] / temperature, embedding(batch.targets, leaf)
     losses = _Softmax.apply(users, targets, embedding(batch.candidates, leaf), batch.log_q, batch.hits)  # type: ignore[no-untyped-call]
     weighted = states.new_zeros(size).index_add(0, batch.samples, losses * batch.weights)
     with torch.no_grad():
-        last = states.new_zeros(size, states.shape[1]).index_copy(0, batch.owners, states[batch.newest])
-        logits = network.scores(Sides(last, embedding(batch.items, leaf)))
+        logits = network.scores(Sides(batch.sequences.last(states), embedding(batch.items, leaf)))
     return logits, weighted.unsqueeze(1)
 
 

@@ -238,7 +238,7 @@ class DenseStep:
         if staged.next_items is None:
             batch: ModelBatch | Tokens = model_batch(self.staging.poolings, staged.rows, staged.dense)
         else:
-            batch = staged.next_items.read(staged.leaves[staged.next_items.group])
+            batch = staged.next_items.sequences.read(staged.leaves[staged.next_items.group])
         with autocast(self.settings.precision, self.world.device):
             return network(batch)
 

@@ -327,7 +327,8 @@ class RetrievalOfRows:
         self._step = step
         if self._question is None:
             self._question = ask(self._run, None, self._beginning("reading all items"), self._run.eval.users)
-        answer = answer_of(self._question, self._towers.vectors, self._beginning("computing vectors of all items"))
+        beginning = self._beginning("computing vectors of users and items")
+        answer = answer_of(self._question, self._towers.users, self._towers.items, beginning)
         metrics = ranking_metrics(self._question, answer, self._lengths, self._beginning("ranking all items"))
         self._work.end()
         return metrics

@@ -54,6 +54,7 @@ def _steps(kind: str, draws: list[NDArray[np.int64]], longest: int, is_ragged: b
     from persia_cli.model.shape import FeatureShape, InputShape
     from persia_cli.training.inputs import GroupShape, Samples
     from persia_cli.training.next_item import NextItemStaging, next_item_losses
+    from persia_cli.training.ragged_rows import RaggedRows
     from persia_cli.wire.messages import GroupRows
 
     torch.set_num_threads(1)
@@ -80,19 +81,22 @@ def _steps(kind: str, draws: list[NDArray[np.int64]], longest: int, is_ragged: b
         positions = staging.positions(samples, [group], seed=0)
         step = staging.stage(positions, slice(0, USERS), torch.tensor)
         mask = torch.arange(longest) < torch.from_numpy(lengths).unsqueeze(1)
-        order = torch.argsort(step.samples * longest + longest - step.layout.ages[step.slots])
+        order = torch.argsort(step.samples * longest + longest - step.sequences.layout.ages[step.slots])
         whole = replace(
             step,
-            tokens=torch.zeros(mask.shape, dtype=torch.int64)
-            .masked_scatter(mask, torch.from_numpy(positions.rows))
-            .flatten(),
-            layout=padded(mask),
+            sequences=RaggedRows(
+                USERS,
+                torch.zeros(mask.shape, dtype=torch.int64)
+                .masked_scatter(mask, torch.from_numpy(positions.rows))
+                .flatten(),
+                padded(mask),
+                newest=torch.arange(USERS) * longest + torch.from_numpy(lengths) - 1,
+                owners=torch.arange(USERS),
+            ),
             slots=mask.flatten().nonzero().squeeze(1),
             targets=step.targets[order],
             samples=step.samples[order],
             hits=(torch.argsort(order)[step.hits[0]], step.hits[1]),
-            newest=torch.arange(USERS) * longest + torch.from_numpy(lengths) - 1,
-            owners=torch.arange(USERS),
         )
         batches.append((samples, group, leaf.requires_grad_(), whole))
 
@@ -102,7 +106,7 @@ def _steps(kind: str, draws: list[NDArray[np.int64]], longest: int, is_ragged: b
             if is_ragged:
                 # Its plan is part of its cost.
                 step = staging.stage(staging.positions(samples, [group], seed=0), slice(0, USERS), torch.tensor)
-            states = network(step.read(leaf))
+            states = network(step.sequences.read(leaf))
             _, losses = next_item_losses(network, states, step, leaf, 1.0)
             losses.sum().backward()  # type: ignore[no-untyped-call]
             total += float(losses.detach().sum())
