@@ -6,6 +6,7 @@
 #   part; it fails if one of them could not, or died while it wrote.
 # - A checkpoint that is published is saved, even if the pointer to the best one cannot be written: commands get it,
 #   and the pointer is written with the next attempt.
+# - Nothing is saved into a folder that another run has claimed since: the job fails.
 # - A save that has failed is tried again. The job does not end without its last save, unless that fails for
 #   LAST_SAVE_S, or `checkpoint.grace_s` after a signal has passed.
 # - A command that requests a checkpoint is answered once.
@@ -32,6 +33,7 @@ from persia_cli.roles.coordinator.state import BeginCheckpoint, Ending, JobState
 from persia_cli.roles.coordinator.work import WorkQueue
 from persia_cli.storage.locations import Location, address_of, location_of, remove
 from persia_cli.storage.remote import within
+from persia_cli.store.checkpoints.claim import require_claim
 from persia_cli.store.checkpoints.manifest import (
     COLD,
     EMBEDDINGS,
@@ -450,8 +452,11 @@ class Checkpoints:
         return tracker.kept
 
     def begin(self, task: BeginCheckpoint) -> SaveModel | dict[str, Any] | None:
-        """Carry out the task. Errors of writing are reported by `conclude`."""
+        """Carry out the task; raise ConfigError if another run has the folder now. `conclude` reports disk errors."""
         step = task.phase.last
+        if self._run.checkpoint.path is not None:
+            with suppress(OSError, CheckpointError):  # The store does not answer; the save that follows reports it.
+                require_claim(self._checkpoints, Path(self._job.run_dir))
         task = replace(task, progress=msgspec.structs.replace(task.progress, metrics_bytes=self._metrics_bytes()))
         if self.has(step):
             return self._renew(task)  # the model is saved; only its evaluation is new

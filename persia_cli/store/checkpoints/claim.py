@@ -2,7 +2,8 @@
 
 `WRITER` next to the checkpoints names the run directory that writes there, with a random id; the directory has a copy.
 A run starts only where both have the same id, or where nothing is saved. A directory that has fetched the record of a
-run gets the id too, and a new one when it starts, so the former directory is refused from then on.
+run gets the id too, and a new one when it starts, so the former directory is refused from then on. A running job
+compares the ids before each save: of two runs that start at once, the one that claimed the folder first ends.
 """
 
 import secrets
@@ -65,17 +66,23 @@ def require_writer(checkpoints: Location, run_dir: Path) -> None:
     """Raise ConfigError if the folder has checkpoints of another run, CheckpointError if it does not answer."""
     if is_writer(checkpoints, run_dir) or not finished_steps(checkpoints):
         return
+    require_claim(checkpoints, run_dir)
     writer = writer_of(checkpoints)
-    if writer is not None and claim_of(run_dir) is not None:
-        raise ConfigError(
-            f"the run in {run_dir} was taken over by {writer.run_dir} on {writer.host}; persia resume {checkpoints} "
-            "continues from there"
-        )
     owner = f"the run in {writer.run_dir} on {writer.host}" if writer else "another run"
     raise ConfigError(
         f"checkpoint.path={checkpoints} has checkpoints of {owner}; choose another folder, or continue that run "
         "with persia resume"
     )
+
+
+def require_claim(checkpoints: Location, run_dir: Path) -> None:
+    """Raise ConfigError if another run has claimed the folder since; CheckpointError if it does not answer."""
+    present, writer = claim_of(run_dir), writer_of(checkpoints)
+    if present is not None and writer is not None and present.id != writer.id:
+        raise ConfigError(
+            f"the run in {run_dir} was taken over by {writer.run_dir} on {writer.host}; persia resume {checkpoints} "
+            "continues from there, and a new run needs another checkpoint.path"
+        )
 
 
 def _is_neighbour(before: Writer, run_dir: Path, host: str) -> bool:

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
+from persia_cli.errors import ConfigError
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.record_state import RecordState, copies_in
 from persia_cli.observe.scores import ScoreHistogram
@@ -15,11 +17,13 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpoints import Checkpoints, progress_of
 from persia_cli.roles.coordinator.state import BeginCheckpoint, PublishCheckpoint
+from persia_cli.store.checkpoints.claim import claim
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     EMBEDDINGS,
     RunProgress,
     SavedTable,
+    finished_steps,
     read_manifest,
 )
 from persia_cli.store.checkpoints.retention import BEST, choose_checkpoint
@@ -123,6 +127,20 @@ def test_a_checkpoint_is_saved_although_it_cannot_be_recorded_as_the_best(tmp_pa
     pointer.rmdir()
     assert saving.begin(5) is None, "only the pointer is written"
     assert choose_checkpoint(tmp_path / CHECKPOINTS).name == "step-5"
+
+
+def test_a_run_saves_nothing_where_another_one_has_started_since(tmp_path: Path) -> None:
+    """Nothing was saved there, so neither of two runs that start at once on two machines was refused."""
+    saved, first, second = (tmp_path / name for name in ("saved", "first", "second"))
+    run = make_run(checkpoint={"path": str(saved)})
+    for folder in (first, second):
+        folder.mkdir()
+        claim(str(saved), folder, folder.name)
+    assert SavingRun(run, second).save(5)["event"] == "saved"
+    for step in (5, 6):
+        with pytest.raises(ConfigError, match=f"{first} was taken over by {second} on second; persia resume {saved}"):
+            SavingRun(run, first).begin(step)
+    assert finished_steps(saved) == [5]
 
 
 def test_a_resume_finds_the_best_evaluation_whose_checkpoint_exists(tmp_path: Path) -> None:
