@@ -20,6 +20,7 @@ from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generato
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
 from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.follow import Follow, Trap, Until
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
 from persia_cli.config.schema.loss import (
@@ -69,5 +70,6 @@ from persia_cli.config.schema.split import (
     LastSplit,
     PredictSplit,
     TimeSplit,
+    TrainSplit,
 )
 from persia_cli.config.schema.tasks import Esmm, Mmoe, Ple

@@ -7,9 +7,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Changeable, Count, Node, NonNegative, Positive
 from persia_cli.config.schema.features import DenseFeature, Label, Sparse, SparseFeature
+from persia_cli.config.schema.follow import Following
 from persia_cli.config.schema.histories import History, HistoryName, Windows
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.config.schema.split import Split
+from persia_cli.config.schema.split import Split, TrainSplit
 
 
 def tab_of(value: Any) -> Any:
@@ -130,6 +131,9 @@ class ParquetDataset(Node):
     accept_changed: Changeable[str | None] = None
     """Checksum of files that have changed since the checkpoint that a resume continues: it trains on with just these.
     The error that refuses them has it."""
+    follow: Following = None
+    """Train on files as they come, in the order of their names, instead of on those there are; `true`, or these keys.
+    `path` is one folder, in which each file appears whole (give it another name first, or one with a leading dot)."""
     labels: tuple[str | Label, ...]
     """Label columns, one task each, with values from 0 to 1; `{name: NAME, positive: VALUE}` and
     `{name: NAME, at_least: NUMBER}` make labels of other values. With several labels, a null means that the label of
@@ -299,6 +303,21 @@ class ParquetDataset(Node):
         ]
         if wrong:
             raise ValueError("\n".join(wrong))
+        return self
+
+    @model_validator(mode="after")
+    def _is_followed_in_order(self) -> Self:
+        if self.follow is None:
+            return self
+        for key, is_given, why in (
+            ("split", not isinstance(self.split, TrainSplit), "no sample is set aside: write {kind: train}"),
+            ("path", len(self.paths) > 1, "files of several places have no order: name one folder"),
+            ("histories", self.histories, "events are read once, at the start"),
+            ("samples", self.samples is not None, "windows are found once, at the start"),
+            ("generator", self.generator is not None, "made-up samples do not grow"),
+        ):
+            if is_given:
+                raise ValueError(f"dataset.follow excludes dataset.{key}: {why}, or leave follow out")
         return self
 
     @model_validator(mode="after")

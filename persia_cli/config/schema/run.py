@@ -22,6 +22,7 @@ from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
+from persia_cli.config.schema.follow import Until
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
 from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOfLabel, Pairwise, SampledSoftmax
@@ -73,6 +74,8 @@ class Training(Node):
     """
     steps: Changeable[Count | None] = None
     """Stop after this number of steps, if that is earlier."""
+    until: Changeable[Until | None] = None
+    """With `dataset.follow`: the end of the training. Without it, and without `steps`, only a signal ends it."""
     threads: Changeable[Few] = 1
     """Torch threads of each NN worker."""
     losses: dict[str, LossOfLabel] = Field(default_factory=dict)
@@ -138,6 +141,8 @@ class Evaluation(Node):
     """Steps between evaluations during training."""
     every_epochs: Count | None = None
     """Epochs between evaluations during training, instead of `every_steps`."""
+    next: bool = False
+    """With `dataset.follow`: score each portion before it is trained."""
     retrieval: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] | None = None
     """Evaluations rank all items for each user too, by a network of two sides: lengths k of the list in recall@k,
     ndcg@k and hr@k. Where `in_batch_softmax` or `sampled_softmax` is the loss, and no other metric decides, 10."""

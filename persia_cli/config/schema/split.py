@@ -192,6 +192,13 @@ class LastSplit(_Split):
     """True: the last one is read by `persia eval --test` only, and the one before it evaluates."""
 
 
+class TrainSplit(_Split):
+    """Every sample is trained."""
+
+    kind: Literal["train"]
+    """`train`: no evaluation samples."""
+
+
 class EvalSplit(_Split):
     """Every sample evaluates an existing model."""
 
@@ -207,6 +214,6 @@ class PredictSplit(_Split):
 
 
 Split = Annotated[
-    FileSplit | ColumnSplit | EverySplit | TimeSplit | HashSplit | LastSplit | EvalSplit | PredictSplit,
+    FileSplit | ColumnSplit | EverySplit | TimeSplit | HashSplit | LastSplit | TrainSplit | EvalSplit | PredictSplit,
     Field(discriminator="kind"),
 ]

@@ -23,6 +23,7 @@ from persia_cli.config.schema.split import (
     PredictSplit,
     Split,
     TimeSplit,
+    TrainSplit,
 )
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_text, plain_type
@@ -300,6 +301,8 @@ def count_rows(selector: Selector, rows: GroupedRows) -> SplitRows:
         return SplitRows(tuple(g.rows - n for g, n in zip(rows.groups, evaluation, strict=True)), tuple(evaluation))
     if isinstance(split, EvalSplit | PredictSplit):
         return SplitRows((0,) * len(rows.groups), tuple(g.rows for g in rows.groups))
+    if isinstance(split, TrainSplit) and not is_known:
+        return SplitRows(tuple(g.rows for g in rows.groups), (0,) * len(rows.groups))
     if isinstance(split, FileSplit) and not is_known:
         train, evaluation = ([g.rows if g.part == name else 0 for g in rows.groups] for name in ("train", "eval"))
         return SplitRows(tuple(train), tuple(evaluation))

@@ -17,7 +17,7 @@ Told = Callable[..., list[str]]
         ("modl.dim=3", "modl.dim=3: no such key; did you mean model.dim (a whole number above 0 and at most 1024)?"),
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (auto or a number"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
-        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, accumulate, epochs, steps, threads,"),
+        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, accumulate, epochs, steps, until,"),
         ("train.batch_size=abc", "train.batch_size=abc: expected auto or a whole number above 0"),
         ("eval.retrieval.at=5", "eval.retrieval.at: eval.retrieval is a list, so it has no such key; give the whole"),
         ("train.batch_size=0", "train.batch_size=0: expected auto or a whole number above 0"),

@@ -1,0 +1,143 @@
+"""Planners: which files of data that grows come after a cursor, in their order of arrival.
+
+A *cursor* is a short text that only its planner understands, such as the name of the last file of a folder; that of
+each file is the position after it. A planner reads no rows. It is used on one thread, and waits for disks and stores.
+"""
+
+# Invariants:
+#
+# - The files after a cursor only get more at their end: a second call has the files of the first one, and then others.
+# - What would break that is a trap: an error that names it, or, where `dataset.follow.skip` has its kind, a sentence.
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
+from posixpath import join, relpath
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh64_intdigest
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.follow import Trap
+from persia_cli.data.read.files import SUFFIXES, find_files, locate
+from persia_cli.errors import DataError, count
+
+
+class NewFile(NamedTuple):
+    """A file that has come whole and does not change any more."""
+
+    path: str
+    """An absolute path, or a URI, as `dataset.path` has them."""
+    cursor: str
+    """The cursor after this file."""
+    arrived: float
+    """Its arrival, in seconds since 1970: the time of its last write, or that of the snapshot that added it."""
+
+
+class Plan(NamedTuple):
+    """The files after a cursor."""
+
+    files: Sequence[NewFile]
+    skipped: Sequence[str] = ()
+    """A sentence on each trap that was passed over."""
+
+
+class Planner(Protocol):
+    """Finds new files."""
+
+    def poll(self, cursor: str | None, most: int) -> Plan:
+        """Return at most so many files after a cursor, the first of all for None.
+
+        Raises DataError, one sentence, for a trap.
+        """
+
+
+def passed_over(trap: Trap, skip: Collection[Trap], text: str) -> str:
+    """Return the sentence on a trap that is to be passed over; raise DataError for another."""
+    if trap not in skip:
+        raise DataError(f"{text}, or pass over such cases: dataset.follow.skip=[{trap}]")
+    return f"passed over ({trap}): {text}"
+
+
+def planner_of(dataset: ParquetDataset, trained: Callable[[], Iterable[str]] = tuple) -> Planner:
+    """Return the planner of a data set's path.
+
+    `trained` returns the paths of the files that the run's record has, for the first poll after a resume. Raises
+    DataError for a place that cannot be followed.
+    """
+    assert dataset.follow is not None
+    [path] = dataset.paths
+    return FolderPlanner(path, dataset.follow.skip, trained)
+
+
+class FolderPlanner:
+    """The planner of a folder, local or in a store, whose files come in the order of their names.
+
+    The cursor is the name of the last file, relative to the folder. It keeps 8 bytes for each file that is there.
+    """
+
+    def __init__(self, path: str, skip: Collection[Trap] = (), trained: Callable[[], Iterable[str]] = tuple) -> None:
+        self._place, self._skip, self._trained = locate(path), skip, trained
+        if self._place.is_pattern:
+            raise DataError(f"dataset.path={path} has wildcards, and dataset.follow is of a folder; name the folder")
+        self._root = path.rstrip("/") if self._place.uri is not None else self._place.path.rstrip("/")
+        self._known: NDArray[np.uint64] | None = None
+        """Sorted hashes of the names that are trained or passed over and were there at the last poll."""
+
+    def poll(self, cursor: str | None, most: int) -> Plan:
+        """Return the files whose names come after the cursor; see `Planner`."""
+        files = find_files(self._place)
+        names = [relpath(file.path, self._place.path) for file in files]
+        after = 0 if cursor is None else bisect_right(names, cursor)
+        if self._known is None:
+            self._known = np.unique(_hashes(map(self._name_of, self._trained())))
+        skipped = self._late(names[:after], cursor)
+        paths = [file.path for file in files[after : after + most]]
+        infos = self._place.filesystem.get_file_info(paths) if paths else []
+        found = []
+        for name, info in zip(names[after : after + most], infos, strict=True):
+            if name.lower().endswith(SUFFIXES["parquet"]):
+                arrived = time.time() if info.mtime_ns is None else info.mtime_ns / 1e9
+                found.append(NewFile(self._path_of(name), name, arrived))
+            elif not np.isin(_hashes([name]), self._known):
+                text = f"{name} in {self._root} is no Parquet file; move it away"
+                skipped.append(passed_over("unfit_file", self._skip, text))
+        self._known = np.unique(_hashes(names[: after + most]))
+        return Plan(found, skipped)
+
+    def _late(self, before: Sequence[str], cursor: str | None) -> list[str]:
+        """Return sentences on files that came up to the cursor and are not known; raise DataError unless passed over.
+
+        Nothing is known of a run whose record is lost.
+        """
+        assert self._known is not None
+        if not self._known.size:
+            return []
+        names = [before[at] for at in np.flatnonzero(~np.isin(_hashes(before), self._known)).tolist()]
+        if not names:
+            return []
+        more = f" and {count(len(names) - 1, 'more file')}" if len(names) > 1 else ""
+        text = (
+            f"{names[0]}{more} in {self._root} came after {cursor}, which is trained already, but files come in the "
+            "order of their names; give it a later name"
+        )
+        return [passed_over("late_file", self._skip, text)]
+
+    def _path_of(self, name: str) -> str:
+        if self._place.uri is None:
+            return join(self._root, name)
+        root, sign, query = self._root.partition("?")
+        return f"{join(root, quote(name))}{sign}{query}"
+
+    def _name_of(self, path: str) -> str:
+        """Return the name of a file by its path, as `_path_of` makes it."""
+        if self._place.uri is None:
+            return relpath(path, self._root)
+        return unquote(path.partition("?")[0].removeprefix(f"{self._root.partition('?')[0].rstrip('/')}/"))
+
+
+def _hashes(names: Iterable[str]) -> NDArray[np.uint64]:
+    return np.fromiter((xxh64_intdigest(name.encode()) for name in names), np.uint64)
