@@ -9,10 +9,9 @@ import yaml
 from persia_cli.config.explain import label_to_choose
 from persia_cli.config.record import checked, load_yaml
 from persia_cli.config.schema import Dataset, Node
-from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import ConfigError
 from persia_cli.shipped import shipped
-from persia_cli.storage.addresses import local_path
+from persia_cli.storage.addresses import BUILTIN, DELTA, ICEBERG, local_path, rooted
 
 BASE = "base"
 
@@ -48,15 +47,9 @@ def read_dataset_file(name: str) -> dict[str, Any]:
     for place in (keys, *keys.get("histories", {}).values()):
         if (given := place.get("path")) is not None:
             is_one = isinstance(given, str)
-            place["path"] = _whole(given, path.parent) if is_one else [_whole(part, path.parent) for part in given]
+            folder = path.parent
+            place["path"] = rooted(given, folder) if is_one else [rooted(part, folder) for part in given]
     return keys
-
-
-def _whole(path: str, folder: Path) -> str:
-    """Return a path relative to the current folder; absolute paths and URIs do not change."""
-    if path.startswith(BUILTIN) or "://" in path:
-        return path
-    return str(folder / local_path(path))
 
 
 def read_primary(file: Path) -> dict[str, Any]:
@@ -97,9 +90,11 @@ def default_name(file: Path, values: Mapping[str, Any], dataset: str | None) -> 
 
 
 def _name_of_data(path: object) -> str:
-    """Return the name of the file or folder at a path, or at the first of several, without endings such as .csv.gz."""
+    """Return the name of the file, folder or table at a path, or at the first of several, without endings."""
     first = path[0] if isinstance(path, list) and path else path
-    text = str(first or "").removeprefix(BUILTIN).rstrip("/")
+    text = str(first or "").removeprefix(BUILTIN).removeprefix(DELTA).rstrip("/")
+    if text.startswith(ICEBERG):
+        return text.rpartition(".")[2]
     return (text if "://" in text else str(Path(text).resolve())).rpartition("/")[2].partition(".")[0]
 
 

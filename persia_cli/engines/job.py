@@ -11,7 +11,6 @@ from typing import Any
 
 from persia_cli.config.record import SAMPLES, write_run
 from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
-from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.resumed import DRIVER, continue_record, is_at_work, locked, record_so_far
 from persia_cli.engines.signals import JobSignals, PreemptedNow
@@ -23,7 +22,7 @@ from persia_cli.observe.kept_samples import encoded_samples
 from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import Job, JobPlan
-from persia_cli.storage.addresses import local_path
+from persia_cli.storage.addresses import rooted
 from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.claim import WRITER, claim
 from persia_cli.wire.process import this_process
@@ -216,7 +215,7 @@ def _anchored_source(source: InitFrom | None) -> InitFrom | None:
 
 
 def _absolute(path: str) -> str:
-    return path if "://" in path or path.startswith(BUILTIN) else str(local_path(path).absolute())
+    return rooted(path, Path.cwd())
 
 
 @contextmanager

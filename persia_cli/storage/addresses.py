@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, urlencode
 from persia_cli.errors import DataError, UserError
 from persia_cli.storage.remote import ask, without_secret
 
+BUILTIN, ICEBERG, DELTA, HUB = "builtin:", "iceberg:", "delta:", "hf://"
+"""The beginnings of paths of data: shipped with persia, a table of a catalog, a Delta table, the Hugging Face Hub."""
 _HADOOP = re.compile(r"s3[an]://")
 """The names that Hadoop has for S3."""
 
@@ -21,6 +23,19 @@ _HADOOP = re.compile(r"s3[an]://")
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Return a local path with a home folder in place of `~` or `~USER`; a file named ~x stays one."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises an error where there is no such user
+
+
+def is_elsewhere(path: str) -> bool:
+    """Return True for the path of data that is a URI or a name, and no local file or folder."""
+    return "://" in path or path.startswith((BUILTIN, ICEBERG))
+
+
+def rooted(path: str, folder: Path) -> str:
+    """Return the path of data from a folder on, also that of a Delta table; URIs, names and absolute paths stay."""
+    if is_elsewhere(path):
+        return path
+    prefix = DELTA if path.startswith(DELTA) else ""
+    return f"{prefix}{folder / local_path(path.removeprefix(prefix))}"
 
 
 def open_uri(uri: str, raising: type[UserError] = DataError) -> tuple[Any, str]:

@@ -27,8 +27,6 @@ def _refuse_null(value: Any) -> Any:
 
 Character = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\x00-\x7f]$")]
 Delimiter = Annotated[str, Field(min_length=1, max_length=2, pattern=r"^[\x00-\x7f]{1,2}$"), BeforeValidator(tab_of)]
-BUILTIN = "builtin:"
-"""The beginning of a path that names data shipped with persia."""
 
 
 class Generator(Node):
@@ -127,7 +125,8 @@ class ParquetDataset(Node):
     path: Changeable[str | tuple[str, ...]]
     """A file, a folder, or a URI such as s3://bucket/folder, or a list of them; `builtin:NAME` is data that ships with
     persia. In a job's configuration a relative path is relative to where persia runs, in a dataset file to its folder.
-    """
+    `iceberg:CATALOG/NAMESPACE.TABLE` and `delta:PATH` are tables, and `hf://datasets/USER/NAME` is data of the Hugging
+    Face Hub: the run's configuration keeps the snapshot that a run reads, as in `delta:PATH@12`."""
     accept_changed: Changeable[str | None] = None
     """Checksum of files that have changed since the checkpoint that a resume continues: it trains on with just these.
     The error that refuses them has it."""

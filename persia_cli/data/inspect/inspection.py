@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from persia_cli.config.explain import explain, label_to_choose
-from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
+from persia_cli.config.schema.dataset import CsvFormat, ParquetDataset
 from persia_cli.config.schema.features import Label
 from persia_cli.data.inspect.column import distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
@@ -30,6 +30,7 @@ from persia_cli.data.read.dataset_yaml import NAME, to_yaml
 from persia_cli.data.read.files import Format
 from persia_cli.data.read.values import INTEGER
 from persia_cli.errors import DataError
+from persia_cli.storage.addresses import DELTA, is_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +179,11 @@ def _leak_notes(leaks: dict[str, Leak], known: ParquetDataset | None) -> Iterato
 
 def _seen_from(folder: Path | None, path: str) -> str:
     """Return a path as a file in a folder names it; absolute paths, URIs and data that ships with persia stay."""
-    if folder is None or "://" in path or path.startswith(BUILTIN) or Path(path).is_absolute():
+    prefix = DELTA if path.startswith(DELTA) else ""
+    place = path.removeprefix(prefix)
+    if folder is None or is_elsewhere(path) or Path(place).is_absolute():
         return path
-    return os.path.relpath(path, folder.resolve())
+    return prefix + os.path.relpath(place, folder.resolve())
 
 
 def _as_training(suggestion: str, path: str) -> Iterator[str]:

@@ -99,7 +99,7 @@ def _by_column(queries: Queries) -> ColumnSplit | None:
 
 def _by_name(source: SourceFiles) -> FileSplit | None:
     location = locate(source.path)
-    if location.is_pattern:
+    if location.is_pattern or location.members is not None:
         return None  # patterns of a split by files are relative to a folder
     root = PurePosixPath(location.path)
     tops = {PurePosixPath(file.name).relative_to(root).parts[:1] for file in source.files}

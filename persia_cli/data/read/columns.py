@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, UnusableValueError, class_of, is_list, plain_type
@@ -16,6 +16,7 @@ from persia_cli.data.read.csv_files import WITH_ZERO
 from persia_cli.data.read.settled import wrong_ids, wrong_numbers
 from persia_cli.data.read.times import READ_AS_TIMES, TIMES, classes_of, from_format, microseconds
 from persia_cli.data.read.values import INTEGER
+from persia_cli.storage.addresses import BUILTIN
 
 QUERY, USER, TIME = "query", "user", "time"
 

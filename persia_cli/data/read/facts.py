@@ -93,7 +93,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
     known_rows = train_rows + eval_rows + test_rows + window_rows
     nbytes = sum(file.nbytes for file in contents.files)
     plural = "s" if len(contents.files) > 1 else ""
-    text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
+    text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {contents.settled.place}, {_size(nbytes)}"
     if contents.unread:
         text += f", {contents.unread} unreadable row{'s' if contents.unread > 1 else ''} left out"
     text += "".join(_events(name, store) for name, store in contents.histories.stores.items())

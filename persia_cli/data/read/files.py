@@ -13,10 +13,11 @@ from typing import Any, Literal
 from pyarrow import fs
 
 from persia_cli.config.record import CONFIG, JOB, SWEEP
-from persia_cli.config.schema.dataset import BUILTIN
+from persia_cli.data.tables.places import Snapshot, opened_places
+from persia_cli.data.tables.snapshots import snapshot_of
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
-from persia_cli.storage.addresses import local_path, open_uri, plain_uri
+from persia_cli.storage.addresses import BUILTIN, local_path, open_uri, plain_uri
 from persia_cli.storage.remote import LISTING_DEADLINE_S, ask
 
 Format = Literal["parquet", "csv", "jsonl"]
@@ -75,20 +76,31 @@ class Location:
     path: str
     uri: str | None = None
     """The URI that names it, if it is on other machines."""
+    members: tuple[DataFile, ...] | None = None
+    """The files of a table, sorted by path; a table's folder may have others."""
 
     def below(self, pattern: str) -> "Location":
-        """Return the location of a path relative to this one."""
+        """Return the location of a path relative to this one; raises DataError for a table."""
+        if self.members is not None:
+            raise DataError(
+                f"dataset.split: the files of a table ({self.path}) have names that mean nothing and change; split by "
+                "a column, by time or by a share of the rows"
+            )
         root = self.path if self.is_pattern else glob.escape(self.path)
         return Location(self.filesystem, f"{root.rstrip('/')}/{pattern}", self.uri)
 
     @property
     def is_pattern(self) -> bool:
-        """True if the path holds wildcards, and is not the name of a file or folder of this machine."""
+        """True if the path holds wildcards, and is not the name of a file or folder of this machine, or of a table."""
+        if self.members is not None:
+            return False
         return not _WILDCARDS.isdisjoint(self.path) and (self.uri is not None or not os.path.lexists(self.path))
 
 
 def locate(path: str, key: str = "dataset.path") -> Location:
-    """Find the file system of a path, a URI or `builtin:NAME`; raises DataError, naming `key`, for other texts."""
+    """Find the file system of a path, a URI, `builtin:NAME` or a table; raises DataError, naming `key`, for others."""
+    if (table := snapshot_of(path)) is not None:
+        return _located(table)
     if path.startswith(BUILTIN):
         return Location(fs.LocalFileSystem(), str(_builtin(path.removeprefix(BUILTIN))))
     if "://" not in path:
@@ -98,6 +110,14 @@ def locate(path: str, key: str = "dataset.path") -> Location:
     except (ValueError, NotImplementedError) as error:
         raise DataError(f"{key}={path} is not a place pyarrow can open: {error}") from error
     return Location(filesystem, inner, None if isinstance(filesystem, fs.LocalFileSystem) else plain_uri(path))
+
+
+def _located(table: Snapshot) -> Location:
+    """Return the location of a table at a snapshot."""
+    places = [table.root, *(file.place for file in table.files)]
+    filesystem, (root, *paths), uri = opened_places(places, table.path)
+    files = (DataFile(path, file.nbytes) for path, file in zip(paths, table.files, strict=True))
+    return Location(filesystem, root, uri, tuple(sorted(files, key=lambda file: file.path)))
 
 
 def find_files(location: Location) -> tuple[DataFile, ...]:
@@ -112,6 +132,8 @@ def list_files(location: Location) -> Listing:
     matches. Names that start with a dot or an underscore are hidden, as is usual for metadata. Folders of runs and of
     sweeps are passed over, but not the one that the location names itself.
     """
+    if location.members is not None:
+        return Listing(location.members)
     if location.uri is not None:
         return ask(location.uri, partial(_listed, _reached(location)), LISTING_DEADLINE_S)
     return _listed(location)

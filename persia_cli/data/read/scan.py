@@ -36,6 +36,7 @@ from persia_cli.data.read.settled import meant_as_numbers, with_kinds, with_widt
 from persia_cli.data.read.splits import Selector, SplitRows, TrainingRows, all_parts, count_rows, selector_of, values_in
 from persia_cli.data.read.text import TextFile
 from persia_cli.data.read.unchanged import content_of
+from persia_cli.data.tables.snapshots import at_present
 from persia_cli.errors import DataError, count, one_line
 
 _SHOWN = 5
@@ -227,6 +228,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     Raises DataError with all problems, one line each: missing or damaged files, missing or wrong columns, nothing to
     train on.
     """
+    dataset = _at_present(dataset)
     places = locate_all(dataset.paths)
     filesystem = places[0].filesystem
     findings = _Findings()
@@ -310,6 +312,18 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         train_data=training_data(settled, contents.groups, split_rows, contents.contents, histories.digests),
         histories=histories,
     )
+
+
+def _at_present(dataset: ParquetDataset) -> ParquetDataset:
+    """Return the data set with the present snapshots of its tables, which a job then reads to its end, and resumed."""
+
+    def pinned(given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        return at_present(given) if isinstance(given, str) else given and tuple(map(at_present, given))
+
+    histories = {
+        name: history.model_copy(update={"path": pinned(history.path)}) for name, history in dataset.histories.items()
+    }
+    return dataset.model_copy(update={"path": pinned(dataset.path), "histories": histories})
 
 
 def _events(dataset: ParquetDataset, progress: Progress) -> Events:

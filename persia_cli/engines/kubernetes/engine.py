@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from persia_cli.config.schema import CustomModel, KubernetesCluster, ParquetDataset, Run, Volume
-from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.engines.driver_input import configuration
 from persia_cli.engines.engine import Engine, settings_of
 from persia_cli.engines.job import JobResult
@@ -35,6 +34,7 @@ from persia_cli.engines.placement import resources_of
 from persia_cli.engines.role_options import AUTO, role_arguments
 from persia_cli.errors import ConfigError, PreemptedError, UserError
 from persia_cli.plan.job import COORDINATOR, JobPlan, expected_replicas
+from persia_cli.storage.addresses import DELTA, is_elsewhere
 from persia_cli.version import __version__
 
 MOST_BYTES = 2**20
@@ -275,11 +275,12 @@ def _paths(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _is_elsewhere(path: str) -> bool:
-    return path.startswith(BUILTIN) or ("://" in path and not path.startswith(HERE))
+    return is_elsewhere(path) and not path.removeprefix(DELTA).startswith(HERE)
 
 
 def _here(path: str) -> str:
     """Return the path of a machine's own file, which may be named by a URI."""
+    path = path.removeprefix(DELTA)
     return unquote(urlsplit(path).path) if path.startswith(HERE) else path
 
 
