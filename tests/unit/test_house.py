@@ -77,6 +77,10 @@ ONLY_IN = {
     "wandb": ("loggers.wandb",),
     "trackio": ("loggers.trackio",),
     "textual": ("commands.top_screen",),
+    "pyiceberg": ("data.tables", "data.follow"),
+    "deltalake": ("data.tables", "data.follow"),
+    "huggingface_hub": ("data.tables",),
+    "confluent_kafka": ("data.land",),
     "numba": ("kernels", "training.graphs.device_queue"),
     "llvmlite": ("kernels",),
 }  # fmt: skip

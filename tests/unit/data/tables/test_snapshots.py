@@ -15,7 +15,7 @@ from persia_cli.data.read.files import find_files, locate
 from persia_cli.data.read.scan import scan
 from persia_cli.data.tables.snapshots import at_present, snapshot_of
 from persia_cli.errors import DataError
-from tests.support.tables import catalog_in, copied, rewrite_log, samples, start_pool, with_deletion_vector
+from tests.support.tables import catalog_in, copied, rewrite_log, samples, with_deletion_vector
 
 ICEBERG = "iceberg:shop/db.clicks"
 HAS_DELTA = pytest.mark.skipif(importlib.util.find_spec("deltalake") is None, reason="needs the extra delta")
@@ -26,13 +26,8 @@ def dataset(path: str, **changes: Any) -> ParquetDataset:
     return ParquetDataset.model_validate(keys | {"split": {"kind": "every", "n": 5}} | changes)
 
 
-@pytest.fixture(scope="session")
-def _pool() -> None:
-    start_pool()
-
-
 @pytest.fixture
-def catalog(_pool: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return catalog_in(tmp_path, monkeypatch)
 
 
