@@ -105,7 +105,7 @@ def evaluate(
         from persia_cli.retrieval.evaluation import judge
         from persia_cli.store.checkpoints.manifest import step_of
 
-        cuts = sorted(set(at or plan.run.eval.retrieval or (10,)))
+        cuts = sorted(set(at or plan.run.eval.lists or (10,)))
         judged = judge(plan.run, model.checkpoint, cuts, keep_seen, approximate)
         if as_json:
             say_json({"step": step_of(model.checkpoint), "keep_seen": keep_seen} | asdict(judged))

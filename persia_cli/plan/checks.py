@@ -37,7 +37,7 @@ def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
     if run.eval.every_steps is None and run.eval.every_epochs is None:
         for key, metric in run.judging_metrics.items():
             yield f"{key}={metric} compares evaluations during training; set eval.every_epochs=1"
-    if not eval_rows and run.eval.retrieval:
+    if not eval_rows and run.eval.lists:
         yield f"eval.retrieval needs evaluation samples, and the data set has none{split_line(run, 'eval')}"
     for name, table in run.embedding.tables.items():
         if not table.trainable and run.init_from is None:
@@ -133,7 +133,7 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
         require_two_sides(run, "train.losses: kind=in_batch_softmax")
     if next_item_loss(run) is not None:
         _require_next_items(run, layout)
-    if run.eval.retrieval is not None:
+    if run.eval.lists:
         require_two_sides(run, "eval.retrieval")
     for loss in run.losses:
         correcting = isinstance(loss, InBatchSoftmax) and loss.correction == "log_q"

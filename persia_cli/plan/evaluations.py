@@ -8,7 +8,7 @@ from persia_cli.plan.columns import has_query_ids
 
 def metric_aims(run: Run) -> dict[str, Aim]:
     """Return every metric of a run's evaluations, and which of its values are better."""
-    return metrics_of(run.links, has_query_ids(run), run.eval.retrieval or ())
+    return metrics_of(run.links, has_query_ids(run), run.eval.lists)
 
 
 def tracker_of(run: Run) -> EvaluationTracker:

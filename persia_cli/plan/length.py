@@ -50,8 +50,9 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         run = run.model_copy(update={"eval": run.eval.model_copy(update=every)})
     compares = is_judged and training_steps(run, facts.train_rows) > steps
     # A single evaluation with sampled next items too, since its loss cannot be compared with that of other runs.
-    if compares or (is_real and facts.train_rows <= MAX_ROWS and next_item_loss(run) is not None):
-        run = _with_ranking(run, facts)
+    ranks = compares or (is_real and facts.train_rows <= MAX_ROWS and next_item_loss(run) is not None)
+    if run.eval.retrieval == "auto":
+        run = _ranking(run, facts) if ranks else _with_lists(run, None)
     metric = run.checkpoint.best_by or defined(run, facts, run.judging_metric) if compares else None
     if run.train.stop_early == "auto":
         stop = None
@@ -65,13 +66,17 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     return run
 
 
-def _with_ranking(run: Run, facts: "DatasetFacts") -> Run:
-    """Return the run with evaluations that rank items, if its loss is of retrieval and nothing else is to decide."""
-    if not run.is_for_retrieval or run.eval.retrieval or run.checkpoint.best_by or run.train.early_stop:
-        return run
-    ranking = {"retrieval": (LIST,), "users": run.eval.users or USERS}
-    ranked = run.model_copy(update={"eval": run.eval.model_copy(update=ranking)})
-    return run if defined(ranked, facts, ranked.judging_metric) == "loss" else ranked
+def _ranking(run: Run, facts: "DatasetFacts") -> Run:
+    """Return the run with evaluations that rank items if its loss is of retrieval and nothing else is to decide."""
+    plain, ranked = _with_lists(run, None), _with_lists(run, (LIST,), run.eval.users or USERS)
+    if not run.is_for_retrieval or run.checkpoint.best_by or run.train.early_stop:
+        return plain
+    return plain if defined(ranked, facts, ranked.judging_metric) == "loss" else ranked
+
+
+def _with_lists(run: Run, lengths: tuple[int, ...] | None, users: int | None = None) -> Run:
+    given = {"retrieval": lengths, "users": users or run.eval.users}
+    return run.model_copy(update={"eval": run.eval.model_copy(update=given)})
 
 
 def _with_epochs(run: Run, steps: int, most: int) -> Run:

@@ -143,11 +143,17 @@ class Evaluation(Node):
     """Epochs between evaluations during training, instead of `every_steps`."""
     next: bool = False
     """With `dataset.follow`: score each portion before it is trained."""
-    retrieval: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] | None = None
+    retrieval: AUTO | Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] | None = "auto"
     """Evaluations rank all items for each user too, by a network of two sides: lengths k of the list in recall@k,
-    ndcg@k and hr@k. Where `in_batch_softmax` or `sampled_softmax` is the loss, and no other metric decides, 10."""
+    ndcg@k and hr@k. `auto`: 10 where `in_batch_softmax` or `sampled_softmax` is the loss, no other metric decides and
+    there are at most 5 million training rows, else null; null: they rank none."""
     users: Count | None = None
-    """Users that `retrieval` ranks items for, always the same ones; null: all, or 2,000 where it is not set."""
+    """Users that `retrieval` ranks items for, always the same ones; null: all, or 2,000 with `auto`."""
+
+    @property
+    def lists(self) -> tuple[int, ...]:
+        """Lengths of the lists of items that evaluations rank; none without, and before `auto` has a value."""
+        return () if self.retrieval is None or self.retrieval == "auto" else self.retrieval
 
     @model_validator(mode="after")
     def _has_one_interval(self) -> Self:
@@ -288,7 +294,7 @@ class Run(Node):
     def headline(self) -> str:
         """The metric that compares evaluations by default: AUC for probabilities, of several labels its mean."""
         if self.is_for_retrieval:
-            cuts = self.eval.retrieval
+            cuts = self.eval.lists
             return f"recall@{10 if 10 in cuts else cuts[0]}" if cuts else "loss"
         if len(self.losses) > 1:
             ranks_items = any(isinstance(loss, InBatchSoftmax | SampledSoftmax) for loss in self.losses)
@@ -304,11 +310,11 @@ class Run(Node):
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
         links = self.links
         has_queries = isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None
-        metrics = metrics_of(links, has_queries, self.eval.retrieval or ())
+        metrics = metrics_of(links, has_queries, self.eval.lists)
         if metric not in metrics and metric in metrics_of(links, queries=True):
             raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
         if is_of_retrieval(metric) and metric not in metrics:
-            lengths = {*(self.eval.retrieval or ()), int(metric.partition("@")[2] or 10)}
+            lengths = {*self.eval.lists, int(metric.partition("@")[2] or 10)}
             raise ValueError(
                 f"{key}={metric} is a retrieval metric, which evaluations do not compute unless they are asked to; "
                 f"set eval.retrieval={sorted(lengths)}"

@@ -161,9 +161,9 @@ class NNWorker:
         warm([SCORING])
         if world.device.type == "cpu":
             warm(pooling_needs(feature.pooling for feature in embedding_layout(run).features))
-        if run.eval.retrieval is not None and self._session.index == 0:
+        if run.eval.lists and self._session.index == 0:
             self._retrieval = RetrievalOfRows(
-                run, run.eval.retrieval, trainer, world, self._pipeline, self._session.work
+                run, run.eval.lists, trainer, world, self._pipeline, self._session.work
             )
         self._load(run, job, trainer)
         self._session.work.end()

@@ -139,6 +139,7 @@ def test_a_retrieval_loss_is_judged_by_the_lists_of_some_users() -> None:
     assert of() == ("recall@10", "recall@10", (10,), USERS)
     assert of({"eval": {"users": 50}}) == ("recall@10", "recall@10", (10,), 50)
     assert of({"eval": {"retrieval": [50, 20]}}) == ("recall@20", "recall@20", (20, 50), None)
+    assert of({"eval": {"retrieval": None}}) == ("loss", "loss", None, None)
     assert of({"checkpoint": {"best_by": "loss"}}) == ("loss", "loss", None, None)
     assert of(train_rows=MAX_ROWS + 1) == ("loss", None, None, None), "one pass compares nothing"
 
@@ -149,9 +150,12 @@ def test_sampled_next_items_are_never_judged_by_their_loss(train: dict[str, Any]
     read = ["item", {"name": "last", "table": "item", "pooling": "none", "max_length": 3}]
     model = {"kind": "sasrec", "dim": 8, "attend": {"item": ["last"]}, "layers": 1, "heads": 1}
     train = {"batch_size": 32, "losses": {"click": {"kind": "sampled_softmax"}}} | train
-    run = planned(make_run(model=model, train=train, sparse=read, dataset={"dense": []})).run
+    data = {"model": model, "train": train, "sparse": read, "dataset": {"dense": []}}
+    run = planned(make_run(**data)).run
     assert (run.judging_metric, run.eval.retrieval, run.eval.users) == ("recall@10", (10,), USERS)
     assert run.checkpoint.best_by == (None if train.keys() & {"steps", "epochs"} else "recall@10")
+    off = planned(make_run(**data, eval={"retrieval": None})).run
+    assert (off.judging_metric, off.eval.lists) == ("loss", ()), "unless the ranking is off"
 
 
 def test_without_evaluations_during_training_nothing_is_compared() -> None:
