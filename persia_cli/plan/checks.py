@@ -182,6 +182,11 @@ def _require_next_items(run: Run, layout: EmbeddingLayout) -> None:
             f"{loss} computes batches of other lengths in each step, and train.compile=true would compile each again; "
             "set train.compile=false"
         )
+    if run.model.embedding_dropout:
+        raise ConfigError(
+            f"{loss} drops columns of a sequence by model.dropout, and model.embedding_dropout has no effect on it; "
+            "leave model.embedding_dropout out, and raise model.dropout"
+        )
     item = next(feature for feature in sparse_features(run) if feature.name == run.model.candidate)
     [table] = (table for table in layout.tables() if table.name == item.table_name)
     if table.rounds:

@@ -1,6 +1,5 @@
 """Training on all positions of sequences, on made-up data of Amazon Beauty's shape with a planted rule."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 from persia_cli.engines.job import JobResult
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
-from tests.support.checkpoints import assert_same_model
+from tests.support.checkpoints import assert_same_model, read_rows
 from tests.support.jobs import train
 from tests.support.prepared import prepare
 
@@ -81,9 +80,26 @@ def test_a_resumed_job_on_any_replicas_has_the_bits_of_an_undisturbed_one(
     assert_same_model(newest_checkpoint(tmp_path / "run" / CHECKPOINTS), newest_checkpoint(whole.run_dir / CHECKPOINTS))
 
 
-def test_negatives_create_no_rows(straight: tuple[Path, JobResult], tmp_path: Path) -> None:
-    """After 2 steps of 128 users there are rows of their items alone, although each draw has other items."""
-    data, _ = straight
-    short = train(words(data, *SYNC, "train.steps=2", "train.epochs=1"), tmp_path / "run")
-    [table] = json.loads((newest_checkpoint(short.run_dir / CHECKPOINTS) / "manifest.json").read_text())["tables"]
-    assert table["rows"] < ITEMS
+@pytest.mark.parametrize(
+    ("settings", "evicts"),
+    [("embedding.capacity=256", True), ("embedding.tables.item.admission={min_count: 2}", False)],
+    ids=["evicted", "admitted"],
+)
+def test_negatives_neither_create_rows_nor_count_as_uses(
+    settings: str, evicts: bool, straight: tuple[Path, JobResult], tmp_path: Path
+) -> None:
+    """With one negative a step and with all items as negatives, the same ones have rows after steps of a few users.
+
+    Most items are in no step, or were evicted, or came once, which is too rare for a row.
+    """
+    found = []
+    for negatives in (1, 2 * ITEMS):
+        loss = f"train.losses={{label: {{kind: sampled_softmax, negatives: {negatives}}}}}"
+        few = ("train.steps=8", "train.epochs=1", "train.batch_size=8", "checkpoint.every_steps=null", settings)
+        short = train(words(straight[0], *SYNC, loss, *few), tmp_path / str(negatives))
+        assert (short.metrics[-1]["evicted"] > 0) is evicts
+        found.append(read_rows(newest_checkpoint(short.run_dir / CHECKPOINTS))["item"])
+    assert 0 < found[0].ids.size < ITEMS / 2
+    assert found[0].ids.tolist() == found[1].ids.tolist()
+    assert found[0].last_used.tolist() == found[1].last_used.tolist()
+    assert (found[0].embedding != found[1].embedding).any()

@@ -187,11 +187,11 @@ def lock(path: Path) -> bool:
 
 
 @contextmanager
-def building(path: Path, wait_s: float = BUILD_S) -> Iterator[bool]:
+def building(path: Path, wait_s: float = BUILD_S, waiting: Callable[[], None] = lambda: None) -> Iterator[bool]:
     """Let one process at a time make a file of the folder; give True if it is still missing, which the block changes.
 
-    The system releases the lock of a process that dies. Raises DataError if another holds it for longer than `wait_s`,
-    and OSError for a folder that cannot be written.
+    `waiting` is called again and again while another makes it. The system releases the lock of a process that dies.
+    Raises DataError if another holds it for longer than `wait_s`, and OSError for a folder that cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     guard = path.with_suffix(_GUARD)
@@ -207,6 +207,7 @@ def building(path: Path, wait_s: float = BUILD_S) -> Iterator[bool]:
                         f"another process has been making {path} for {wait_s:.0f} s; end it, or name another folder "
                         f"by {CACHE}"
                     ) from None
+                waiting()
                 time.sleep(0.05)
         try:
             yield not lock(path)

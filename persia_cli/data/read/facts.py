@@ -1,12 +1,14 @@
 """The facts about a data set that are known before training."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
@@ -14,6 +16,7 @@ from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.read.columns import prepare_command
 from persia_cli.data.read.converted import Progress, silent
+from persia_cli.data.read.decode import decode_ids
 from persia_cli.data.read.events import EventStore
 from persia_cli.data.read.files import NOUNS
 from persia_cli.data.read.order import block_size
@@ -21,11 +24,13 @@ from persia_cli.data.read.row_groups import GroupedRows, RowGroup
 from persia_cli.data.read.scan import ParquetScan, Ranges, scan
 from persia_cli.data.read.source import uses_stand_in
 from persia_cli.data.read.splits import TrainingRows
-from persia_cli.errors import count
+from persia_cli.errors import DataError, count
 
 _SHOWN_NULLS = 5
 _READ_ROWS = 1 << 20
 """Training rows, about, whose histories are looked at."""
+_READ_LISTS = 1 << 16
+"""Training rows, about, whose lists are looked at."""
 LEAST_ROWS = 16
 """Rows from which on a row group counts: in fewer rows a label often has one value by chance."""
 RARE_ROWS = 10_000
@@ -122,7 +127,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
 def _warnings(contents: ParquetScan) -> tuple[str, ...]:
     by_label = sorted_labels(contents.settled, contents.groups, contents.label_ranges, contents.split_rows.train)
     lists = *_single_values(contents), *_lone_tables(contents), *_far_vectors(contents)
-    return (*lists, *_without_history(contents), *by_label)
+    return (*lists, *_without_history(contents), *_without_elements(contents), *by_label)
 
 
 def _events(name: str, store: EventStore) -> str:
@@ -140,15 +145,40 @@ def _without_history(contents: ParquetScan) -> Iterator[str]:
     trained = TrainingRows(data, contents.selector, contents.split_rows.train)
     trained = trained.some(-(-trained.total // _READ_ROWS))
     for name, store in contents.histories.stores.items():
-        history, empty, rows = contents.settled.histories[name], 0, 0
-        for group, table, chosen in trained.read([history.user, history.time]):
-            spans = store.spans(history, group, 0, table, chosen)
-            rows, empty = rows + len(spans), empty + int(np.count_nonzero(spans[:, 0] == spans[:, 1]))
-        if 2 * empty > rows:
+        history = contents.settled.histories[name]
+        spans = (store.spans(history, group, 0, *read) for group, *read in trained.read([history.user, history.time]))
+        if (share := _empty_share(each[:, 1] - each[:, 0] for each in spans)) > 0.5:
             yield (
-                f"{_percent(empty / rows)} of the training samples have no earlier event in history {name}; if that is "
+                f"{_percent(share)} of the training samples have no earlier event in history {name}; if that is "
                 f"wrong, see that columns {history.user} and {history.time} mean the same in events and samples"
             )
+
+
+def _without_elements(contents: ParquetScan) -> Iterator[str]:
+    """Yield a sentence for each sequence of a column that most training samples have nothing of, by some groups."""
+    data = GroupedRows(contents.filesystem, contents.groups)
+    trained = TrainingRows(data, contents.selector, contents.split_rows.train)
+    trained = trained.some(-(-trained.total // _READ_LISTS))
+    for feature in contents.settled.sparse:
+        name = feature.column_name
+        has_lists = feature.makes_lists or name in contents.lists
+        if feature.pooling != "none" or not has_lists or contents.settled.history_of(feature) is not None:
+            continue
+        with suppress(DataError):  # a value that is no id: training reports it, or leaves its row out
+            lists = (
+                decode_ids(table.column(name), feature, True, group, chosen, Counter())
+                for group, table, chosen in trained.read([name])
+            )
+            if (share := _empty_share(np.diff(each.offsets) for each in lists if each.offsets is not None)) > 0.5:
+                yield f"{_percent(share)} of the training samples have an empty list of {feature.name} (column {name})"
+
+
+def _empty_share(lengths: Iterable[NDArray[np.int64]]) -> float:
+    """Return the fraction of lists, of these lengths, that are empty."""
+    rows = empty = 0
+    for each in lengths:
+        rows, empty = rows + each.size, empty + int(np.count_nonzero(each == 0))
+    return empty / max(rows, 1)
 
 
 def _far_vectors(contents: ParquetScan) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """The items of the training rows: their distinct ids and how often each occurs, as batches have them on the wire.
 
 They are found in one pass. Those of many rows are kept in a cache, by the content of the files and the settings that
-make ids of it.
+make ids of it, so that one loader of a machine finds them for all.
 """
 
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.data.read.converted import PREFIX, UNUSED_DAYS, cache_folder
+from persia_cli.data.read.converted import PREFIX, UNUSED_DAYS, building, cache_folder
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.source import Source, open_source, uses_stand_in
 from persia_cli.disk import replacing
@@ -50,8 +50,8 @@ def trained_items(
 ) -> TrainedItems:
     """Return the items that any of the `features` that read a table has in a training row.
 
-    `features` are all of the data set; `progress` is called before each read. Raise DataError for files that cannot be
-    read.
+    `features` are all of the data set; `progress` is called before each read, and while another process reads. Raise
+    DataError for files that cannot be read.
     """
     numbers = [number for number, feature in enumerate(features) if feature.table_name == table]
     is_generated = isinstance(dataset, GeneratedDataset) or uses_stand_in(dataset)
@@ -65,9 +65,17 @@ def trained_items(
             return _count(source, numbers, progress)
         about = (_VERSION, source.train_data, dataset.model_dump_json())
         path = cache_folder().with_name("items") / f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.npy"
-        return _cached(path) or _keep(path, _count(source, numbers, progress))
+        return _cached(path) or _count_once(path, source, numbers, progress)
     finally:
         source.close()
+
+
+def _count_once(path: Path, source: Source, numbers: Sequence[int], progress: Callable[[], None]) -> TrainedItems:
+    """Return the items and keep them, unless another process has done so meanwhile."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # a cache that cannot be written: each process counts
+            stack.enter_context(building(path, waiting=progress))
+        return _cached(path) or _keep(path, _count(source, numbers, progress))
 
 
 def _count(source: Source, numbers: Sequence[int], progress: Callable[[], None]) -> TrainedItems:

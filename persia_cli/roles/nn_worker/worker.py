@@ -162,9 +162,7 @@ class NNWorker:
         if world.device.type == "cpu":
             warm(pooling_needs(feature.pooling for feature in embedding_layout(run).features))
         if run.eval.lists and self._session.index == 0:
-            self._retrieval = RetrievalOfRows(
-                run, run.eval.lists, trainer, world, self._pipeline, self._session.work
-            )
+            self._retrieval = RetrievalOfRows(run, run.eval.lists, trainer, world, self._pipeline, self._session.work)
         self._load(run, job, trainer)
         self._session.work.end()
         self._pipeline.call(self._pipeline.open)

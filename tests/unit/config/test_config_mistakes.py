@@ -148,7 +148,10 @@ def test_settings_that_contradict_each_other(mistakes: Told, words: str, sentenc
         ("checkpoint.best_by=recall@10 eval.every_steps=5", r"a retrieval metric, .*; set eval.retrieval=\[10\]$"),
         ("train.stop_early.metric=hr@20 eval.every_steps=5 eval.retrieval=[10]", r"set eval.retrieval=\[10, 20\]$"),
         ("checkpoint.best_by=mrr eval.retrieval=[10] train.epochs=1", "best_by=mrr .*; set eval.every_epochs=1$"),
-        ("eval.retrieval=[]", r"eval.retrieval=\[\]: expected auto or a list of whole numbers above 0, not empty or null"),
+        (
+            "eval.retrieval=[]",
+            r"eval.retrieval=\[\]: expected auto or a list of whole numbers above 0, not empty or null",
+        ),
         ("train.stop_early.metric=ne train.epochs=1", "metric=ne compares evaluations .*; set eval.every_epochs=1$"),
         ("checkpoint.best_by=gauc eval.every_steps=5", "best_by=gauc needs query ids; set dataset.group_by$"),
         ("optimizer.dense.schedule.kind=reduce_on_plateau train.epochs=1", "metric=auc .*; set eval.every_epochs=1$"),

@@ -228,6 +228,23 @@ def test_samples_without_earlier_events_are_reported(tmp_path: Path) -> None:
     assert any("100% of the training samples have no earlier event in history watched" in text for text in warnings)
 
 
+@pytest.mark.parametrize(
+    ("column", "changes"),
+    [
+        ([[], [], [1]] * 30, {}),
+        (["", None, "1|2"] * 30, {"separator": "|"}),
+        ([[9, 9], [9, 9], [1, 9]] * 30, {"padding": 9}),
+    ],
+    ids=["lists", "texts", "padded"],
+)
+def test_samples_with_empty_lists_are_reported(column: list[Any], changes: dict[str, Any], tmp_path: Path) -> None:
+    columns = {"user": range(90), "movie": range(90), "liked": [0, 1] * 45, "last": column}
+    last = {"name": "last", "table": "movie", "pooling": "none", "max_length": 5} | changes
+    path = written(tmp_path / "rows", columns)
+    warnings = inspect(described(path, sparse=["movie", last], histories={})).warnings
+    assert any("66.7% of the training samples have an empty list of last (column last)" in text for text in warnings)
+
+
 def numbered(rows: int, users: int, seed: int = 0) -> dict[str, Any]:
     """Return events whose item is their row number, so that an item tells which event it is."""
     return made_up(rows, users, times=60, seed=seed) | {"movie": np.arange(rows), "liked": np.ones(rows)}

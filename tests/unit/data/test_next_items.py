@@ -1,6 +1,9 @@
 """The candidates of a loss of next elements, and the weights of positions, as a loader sends them."""
 
+import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +142,8 @@ def test_items_are_those_of_training_rows_in_both_columns(
     source.close()
     expected = Counter(whole.ids[whole.ids != np.uint64(NULL_ID)].tolist())
 
-    def found() -> TrainedItems:
-        return trained_items(run.dataset, sparse_features(run), "item", run.seed, run.links)
+    def found(progress: Callable[[], Any] = lambda: None) -> TrainedItems:
+        return trained_items(run.dataset, sparse_features(run), "item", run.seed, run.links, progress)
 
     monkeypatch.setattr(module, "CACHED_ROWS", 1)
     first, second = found(), found()
@@ -149,6 +152,16 @@ def test_items_are_those_of_training_rows_in_both_columns(
         assert dict(zip(items.ids.tolist(), items.counts.tolist(), strict=True)) == expected
         assert items.ids.tolist() == sorted(expected)
     [kept] = (cache.parent / "items").iterdir()
+    begun, other_waits, ends = threading.Event(), threading.Event(), threading.Event()
+    kept.unlink()
+    with ThreadPoolExecutor(2) as loaders:
+        one = loaders.submit(found, lambda: (begun.set(), ends.wait(20.0)))
+        assert begun.wait(20.0)
+        other = loaders.submit(found, other_waits.set)
+        assert other_waits.wait(20.0)
+        ends.set()
+        assert not isinstance(one.result().ids.base, np.memmap)
+        assert isinstance(other.result().ids.base, np.memmap), "another loader waits for the first"
     kept.unlink()
     kept.touch()
     assert found().ids.tolist() == sorted(expected), "an empty file is made again"

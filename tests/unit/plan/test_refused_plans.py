@@ -133,8 +133,9 @@ SAMPLED = {"batch_size": 32, "losses": {"click": {"kind": "sampled_softmax"}}}
             "^dataset.sparse: negatives is the name of the items that train.losses: kind=sampled_softmax draws; give",
         ),
         ({"train": SAMPLED | {"compile": True}}, "lengths in each step, .* set train.compile=false"),
+        ({"model": SASREC | {"embedding_dropout": 0.1}}, "embedding_dropout out, and raise model.dropout$"),
     ],
-    ids=["network", "labels", "tables", "lists", "nulls", "stack", "name", "compile"],
+    ids=["network", "labels", "tables", "lists", "nulls", "stack", "name", "compile", "dropout"],
 )
 def test_next_items_need_a_sequence_and_one_item_of_one_table_with_a_row_each(
     changes: dict[str, Any], sentence: str
