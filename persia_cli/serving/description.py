@@ -139,7 +139,7 @@ class FileNote(_Part, frozen=True, forbid_unknown_fields=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True):
+class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An exported model."""
 
     format_version: int
@@ -160,6 +160,16 @@ class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True):
     inputs: list[ModelInput]
     outputs: list[ModelOutput]
     files: list[FileNote]
+    version: Amount | None = None
+    """Number of a published version; None of an export."""
+    overlays: list[FrozenGroup] = []
+    """For each group, the rows that have changed since its files were written; empty if there are none."""
+
+
+def overlay_files(overlay: FrozenGroup) -> tuple[str, str, str]:
+    """Return the paths of a group's changed rows: their index, their places in the file of values, and that file."""
+    first = f"{ROWS}/{overlay.number}.overlay"
+    return first, f"{first}.places", f"{first}.values"
 
 
 class _Versioned(msgspec.Struct):
@@ -269,6 +279,10 @@ def _require_consistent(path: Path, description: ModelDescription) -> None:
             if (table.first_row, table.first_bucket) != (row, bucket) or table.homes > table.buckets:
                 raise CheckpointError(f"{path} is damaged: {table.name} lies elsewhere; export the run again")
             row, bucket = row + table.rows, bucket + table.buckets
+    if description.overlays and [
+        (each.number, each.stride, [table.name for table in each.tables]) for each in description.overlays
+    ] != [(group.number, group.stride, [table.name for table in group.tables]) for group in description.groups]:
+        raise CheckpointError(f"{path} is damaged: its changed rows are not of its groups; export the run again")
     names = {file.path for file in description.files}
     wanted = {
         NETWORK,

@@ -78,9 +78,10 @@ class Predictor:
         self.folder, self.description = folder, description
         self.fields = read_fields(folder)
         self._network = FrozenNetwork(folder / NETWORK, threads)
+        overlays = description.overlays or [None] * len(description.groups)
         self._groups = [
-            GroupReader(folder, group, description.features, description.seed, missing or "zeros")
-            for group in description.groups
+            GroupReader(folder, group, description.features, description.seed, missing or "zeros", overlay)
+            for group, overlay in zip(description.groups, overlays, strict=True)
         ]  # fmt: skip
         has_rare_ids = any(group.has_rare_ids for group in self._groups)
         if missing == "rare" and not has_rare_ids:

@@ -1,9 +1,11 @@
 """The rows of a group in its mapped files: the ids of a batch become the network's inputs."""
 
 import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,19 @@ from persia_cli.data.read.ids import RARE_ID
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels.batch.pool import MODES, pool_forward, sequence_forward
 from persia_cli.kernels.rows import hashing
-from persia_cli.kernels.serving.frozen_index import WORDS
-from persia_cli.kernels.serving.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, new_row, read_frozen
-from persia_cli.serving.description import FrozenFeature, FrozenGroup, Missing, ModelDescription
+from persia_cli.kernels.serving.frozen_index import ABSENT, WORDS
+from persia_cli.kernels.serving.frozen_rows import (
+    BEYOND,
+    CHUNK,
+    FORMS,
+    Frozen,
+    FrozenFeatures,
+    Overlay,
+    find_row,
+    new_row,
+    read_frozen,
+)
+from persia_cli.serving.description import FrozenFeature, FrozenGroup, Missing, ModelDescription, overlay_files
 
 Inputs = dict[str, NDArray[Any]]
 
@@ -33,9 +45,13 @@ class GroupReader:
     """The rows of one group, and the features that read them; used by one thread."""
 
     def __init__(
-        self, folder: Path, group: FrozenGroup, features: Sequence[FrozenFeature], seed: int, missing: Missing
-    ) -> None:
-        """Map the group's files; `features` are those of the model. Raises CheckpointError for one of another size."""
+        self, folder: Path, group: FrozenGroup, features: Sequence[FrozenFeature], seed: int, missing: Missing,
+        overlay: FrozenGroup | None = None,
+    ) -> None:  # fmt: skip
+        """Map the group's files; `features` are those of the model. Raises CheckpointError for one of another size.
+
+        `overlay` has the changed rows of the group, if there are any.
+        """
         self._group, self._name = group, pooled_name(group.number)
         self._words = _mapped(folder / group.index, np.uint64, group.buckets * WORDS)
         self._index_path = folder / group.index
@@ -58,10 +74,7 @@ class GroupReader:
             admission=np.array([table.admission for table in read], np.uint64),
             substitute=np.empty(len(read), np.int64),
         )
-        self._rare = np.empty(len(read), np.int64)
-        find_row(self._known, self._words, np.uint64(RARE_ID), self._rare)
-        if (self._rare >= group.rows).any():
-            raise self._damaged()
+        self._overlay = _overlay_of(folder, overlay, [table.name for table in read])
         entries = max(CHUNK, *self._known.rounds, 1)
         self._frozen = Frozen(
             dim=np.uint64(group.dim),
@@ -74,6 +87,10 @@ class GroupReader:
             rows=np.empty(entries, np.int64),
             pair=np.empty(2, np.float32),
         )
+        self._rare = np.empty(len(read), np.int64)
+        find_row(self._frozen, self._known, self._overlay, self._words, np.uint64(RARE_ID), self._rare)
+        if (self._rare == BEYOND).any():
+            raise self._damaged()
         self._rounds = np.maximum(self._known.rounds, 1)
         self._has_single_rows = bool((self._rounds == 1).all())
         self._modes = np.array([MODES[features[number].pooling] for number in numbers], np.uint8)
@@ -89,12 +106,12 @@ class GroupReader:
     def let_missing_be(self, missing: Missing) -> None:
         """Select the vector of ids without a row from now on."""
         self._known.bound[:] = self._bounds if missing == "init" else -1.0
-        self._known.substitute[:] = self._rare if missing == "rare" else -1
+        self._known.substitute[:] = self._rare if missing == "rare" else ABSENT
 
     @property
     def has_rare_ids(self) -> bool:
         """True if some table has a row for rare ids."""
-        return bool((self._rare >= 0).any())
+        return bool((self._rare != ABSENT).any())
 
     def read(
         self,
@@ -118,7 +135,7 @@ class GroupReader:
             firsts, lasts = offsets[self.features * size], offsets[(self.features + 1) * size]
             entries = int(((lasts - firsts).astype(np.int64) * self._rounds).sum())
         rows, absent = np.empty((entries, dim), np.float32), np.zeros(self.features.size, np.int64)
-        files = (self._words, self._values)
+        files = (self._overlay, self._words, self._values)
         if read_frozen(self._frozen, self._known, *files, ids, offsets, size, by_sample, rows.reshape(-1), absent):
             raise self._damaged()
         if absent.any():
@@ -158,18 +175,50 @@ def has_rare_ids(folder: Path, model: ModelDescription) -> bool:
     )  # fmt: skip
 
 
-def _mapped(path: Path, dtype: Any, size: int) -> NDArray[Any]:
-    """Return a file as read-only memory, which processes share; raises CheckpointError unless it has this size."""
-    nbytes = size * np.dtype(dtype).itemsize
+def _overlay_of(folder: Path, overlay: FrozenGroup | None, read: Sequence[str]) -> Overlay:
+    """Return the changed rows of the tables that features read, by their names."""
+    if overlay is None:
+        words, places, values = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint8)
+        tables = [(0, 0, 0)] * len(read)
+    else:
+        index_path, places_path, values_path = (folder / path for path in overlay_files(overlay))
+        words = _mapped(index_path, np.uint64, overlay.buckets * WORDS)
+        places = _mapped(places_path, np.int64, overlay.rows)
+        values = _mapped(values_path, np.uint8, None)
+        known = {table.name: table for table in overlay.tables}
+        tables = [(known[name].first_bucket, known[name].homes, known[name].buckets) for name in read]
+    of_features = np.array(tables, np.uint64).reshape(len(read), 3).T.copy()
+    for array in (words, places, values, of_features):
+        array.flags.writeable = False
+    return Overlay(words, places, values, *of_features)
+
+
+_MAPPED: "WeakValueDictionary[tuple[int, int, int], NDArray[Any]]" = WeakValueDictionary()
+"""Mapped files by device, number and size.
+
+Versions of a model that have a file in common read it through the same pages, so a new version needs no new ones.
+"""
+
+
+def _mapped(path: Path, dtype: Any, size: int | None) -> NDArray[Any]:
+    """Return a file as read-only memory, which processes share.
+
+    Raises CheckpointError unless it has so many items; None: as many as there are.
+    """
     try:
         with path.open("rb") as file:
-            size_there = file.seek(0, 2)
-            if size_there != nbytes:
+            found = os.fstat(file.fileno())
+            nbytes = found.st_size if size is None else size * np.dtype(dtype).itemsize
+            if found.st_size != nbytes:
                 raise CheckpointError(
-                    f"{path} has {size_there:,} bytes, and should have {nbytes:,}; export the run again"
+                    f"{path} has {found.st_size:,} bytes, and should have {nbytes:,}; export the run again"
                 )
-            if not size:
+            if not nbytes:
                 return np.empty(0, dtype)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+            key = (found.st_dev, found.st_ino, nbytes)
+            mapped = _MAPPED.get(key)
+            if mapped is None:
+                mapped = _MAPPED[key] = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+            return mapped
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}; export the run again") from error

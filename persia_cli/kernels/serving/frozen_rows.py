@@ -1,5 +1,7 @@
 """The rows of frozen tables: how a batch of ids reads them from a mapped file.
 
+Rows that have changed since the file was written are in an overlay, which is asked first.
+
 Values are bytes, row after row, in one of five formats. `int8` and `int4` have the layouts of FBGEMM: numbers q of 8
 bits, or of 4 (the lower half of a byte first), then scale and bias, as float32 for int8 and as float16 for int4. A
 value is q * scale + bias.
@@ -24,6 +26,10 @@ U8, U16, U32, U64, I64, F32 = types.uint8, types.uint16, types.uint32, types.uin
 FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 = 0, 1, 2, 3, 4
 FORMS = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8, "int4": INT4}
 ZERO, ONE, TWO, LANES = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(16)
+OVERLAID = np.int64(-2)
+"""A row at place p of the overlay has the number OVERLAID - p, so it is neither a row of the file nor `ABSENT`."""
+BEYOND = np.int64(2**63 - 1)
+"""The number of a row that an index names and no file has."""
 LINE = np.uint64(64)
 """Bytes of a cache line."""
 CHUNK = 64
@@ -48,7 +54,23 @@ class FrozenFeatures(NamedTuple):
     admission: NDArray[np.uint64]
     """An id would get a row if its 24-bit draw is below this value."""
     substitute: NDArray[np.int64]
-    """The row for ids without one; -1 if there is none."""
+    """The row for ids without one; `ABSENT` if there is none."""
+
+
+class Overlay(NamedTuple):
+    """Rows that have changed since the file was written; all arrays are read-only.
+
+    The i-th key of its index has the row places[i] of `values`, or none if that is negative: then it was deleted.
+    """
+
+    words: NDArray[np.uint64]
+    places: NDArray[np.int64]
+    values: NDArray[np.uint8]
+    first_bucket: NDArray[np.uint64]
+    """Of the table of each feature in the overlay's index."""
+    homes: NDArray[np.uint64]
+    buckets: NDArray[np.uint64]
+    """0 for a table without changes."""
 
 
 class Frozen(NamedTuple):
@@ -86,11 +108,17 @@ FEATURES = types.NamedTuple(
     ),
     FrozenFeatures,
 )
+OVERLAY = types.NamedTuple((read(U64), read(I64), read(U8), read(U64), read(U64), read(U64)), Overlay)
 FROZEN = types.NamedTuple((U64, U64, U64, I64, U64, ROWS, write(U64), write(I64), write(F32)), Frozen)
 
 
-@kernel(I64(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, types.boolean, write(F32), write(I64)))
-def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, out, missing):
+@kernel(
+    I64(
+        *(FROZEN, FEATURES, OVERLAY, read(U64), read(U8), read(U64), read(U32), U64, types.boolean),
+        *(write(F32), write(I64)),
+    )
+)
+def read_frozen(frozen, features, overlay, words, values, ids, offsets, size, by_sample, out, missing):
     """Write the embedding of each entry to out float32[entries * dim], feature by feature, in the order of ids.
 
     An id of a hash stack has one entry per round, any other has one. `words` are those of the index. `ids` and the
@@ -114,14 +142,16 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
             count = ZERO
             for i in range(at, last):
                 count = keys_of_id(ids[i], features.salt[f], features.rounds[f], features.size[f], frozen.keys, count)
-            outside += _find(frozen, features, f, words, values, count)
+            outside += _find(frozen, features, overlay, f, words, values, count)
             for i in range(count):
                 row = frozen.rows[i]
-                if row < 0:
+                if row == ABSENT:
                     missing[f] += 1
                     row = features.substitute[f]
                 if row >= 0:
                     _decode(frozen, values, np.uint64(row) * frozen.stride, out, to)
+                elif row <= OVERLAID:
+                    _decode(frozen, overlay.values, np.uint64(OVERLAID - row) * frozen.stride, out, to)
                 else:
                     _begin(frozen, features, f, frozen.keys[i], out, to)
                 to += width
@@ -129,21 +159,45 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
     return outside
 
 
-@kernel(types.void(FEATURES, read(U64), U64, write(I64)))
-def find_row(features, words, id_, rows):
-    """Write the row of an id in the table of each feature to rows[f]; -1 if it has none, or the table is a stack."""
+@kernel(types.void(FROZEN, FEATURES, OVERLAY, read(U64), U64, write(I64)))
+def find_row(frozen, features, overlay, words, id_, rows):
+    """Write the row of an id in the table of each feature to rows[f].
+
+    `ABSENT` if it has none, or the table is a stack; `BEYOND` if it has one that is in no file.
+    """
     for f in range(np.uint64(features.feature.size)):
         rows[f] = ABSENT
         if features.rounds[f] == 0:
-            key = mix(id_ ^ features.salt[f])
-            rows[f] = row_of(words, key, features.first_bucket[f], features.homes[f], features.buckets[f])
+            rows[f] = _number(frozen, features, overlay, f, words, mix(id_ ^ features.salt[f]))
 
 
 @inlined
-def _find(frozen, features, f, words, values, count):
-    """Find the rows of `count` keys of one feature, start to load them, and return how many are beyond the file."""
-    first, homes, buckets = features.first_bucket[f], features.homes[f], features.buckets[f]
+def _number(frozen, features, overlay, f, words, key):
+    """Return the number of a key's row: of the file, or `OVERLAID` and less; else `ABSENT` or `BEYOND`."""
+    if overlay.buckets[f] != ZERO:
+        at = row_of(overlay.words, key, overlay.first_bucket[f], overlay.homes[f], overlay.buckets[f])
+        if at >= 0:
+            if at >= overlay.places.size:
+                return BEYOND
+            place = overlay.places[np.uint64(at)]
+            if place < 0:
+                return ABSENT
+            if np.uint64(place) >= np.uint64(overlay.values.size) // frozen.stride:
+                return BEYOND
+            return OVERLAID - place
+    row = row_of(words, key, features.first_bucket[f], features.homes[f], features.buckets[f])
+    return BEYOND if row >= 0 and np.uint64(row) >= frozen.total else row
+
+
+@inlined
+def _find(frozen, features, overlay, f, words, values, count):
+    """Find the rows of `count` keys of one feature, start to load them, and return how many are beyond the files."""
+    first, homes = features.first_bucket[f], features.homes[f]
     outside = 0
+    if overlay.buckets[f] != ZERO:
+        for i in range(count):
+            if i == ZERO or frozen.keys[i] != frozen.keys[i - ONE]:
+                fetch_home(overlay.words, frozen.keys[i], overlay.first_bucket[f], overlay.homes[f])
     for i in range(count):
         if i == ZERO or frozen.keys[i] != frozen.keys[i - ONE]:
             fetch_home(words, frozen.keys[i], first, homes)
@@ -152,17 +206,24 @@ def _find(frozen, features, f, words, values, count):
         if i > ZERO and frozen.keys[i] == frozen.keys[i - ONE]:
             frozen.rows[i] = frozen.rows[i - ONE]
             continue
-        row = row_of(words, frozen.keys[i], first, homes, buckets)
-        if row >= 0 and np.uint64(row) >= frozen.total:
+        row = _number(frozen, features, overlay, f, words, frozen.keys[i])
+        if row == BEYOND:
             outside += 1
             row = ABSENT
         frozen.rows[i] = row
         if row >= 0:
-            start = np.uint64(row) * frozen.stride
-            for byte in range(start, start + frozen.stride, LINE):
-                prefetch(values, byte)
-            prefetch(values, start + frozen.stride - ONE)
+            _fetch(values, np.uint64(row) * frozen.stride, frozen.stride)
+        elif row <= OVERLAID:
+            _fetch(overlay.values, np.uint64(OVERLAID - row) * frozen.stride, frozen.stride)
     return outside
+
+
+@inlined
+def _fetch(values, start, stride):
+    """Start to load the row whose bytes begin at values[start]."""
+    for byte in range(start, start + stride, LINE):
+        prefetch(values, byte)
+    prefetch(values, start + stride - ONE)
 
 
 @inlined

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.kernels.serving.frozen_index import KEYS, WORDS, fill_buckets
-from persia_cli.kernels.serving.frozen_rows import FORMS, Frozen, FrozenFeatures, find_row, new_row, read_frozen
+from persia_cli.kernels.serving.frozen_rows import FORMS, Frozen, FrozenFeatures, Overlay, find_row, new_row, read_frozen
 from persia_cli.serving.description import stride_of
 from persia_cli.serving.row_writer import encoded
 from tests import naive, naive_frozen
@@ -54,7 +54,10 @@ def test_keys_that_do_not_ascend_are_refused():
 
 @st.composite
 def tables(draw):
-    """(features, frozen, words, values, rows by id, ids, offsets, size): a file of two tables, and a batch."""
+    """(features, frozen, overlay, words, values, rows by id, ids, offsets, size): a file of two tables, and a batch.
+
+    Some rows are changed, new or deleted in an overlay.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     dim, form = draw(st.sampled_from([1, 3, 4, 16, 17, 40])), draw(st.sampled_from(list(FORMS)))
     rounds = draw(st.sampled_from([0, 0, 3]))
@@ -74,6 +77,7 @@ def tables(draw):
         known.append({int(id_): plain[place] for place, id_ in enumerate(ids[order])})
         rules.append((salt, bucket, homes, buckets))
         row, bucket = row + count, bucket + buckets
+    changed, changes = draw(overlays(rng, salts, known, dim, form))
     size, read = draw(st.integers(0, 4)), [draw(st.integers(0, 1)) for _ in range(draw(st.integers(1, 3)))]
     lengths = rng.integers(0, 40, len(read) * size)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
@@ -95,24 +99,58 @@ def tables(draw):
         substitute=np.empty(len(read), np.int64),
     )
     rare = draw(st.integers(0, 220))
-    find_row(features, np.concatenate(words), np.uint64(rare), features.substitute)
+    overlay = Overlay(*changed, *np.array([changes[table] for table in read], np.uint64).T.copy())
+    for array in overlay:
+        array.flags.writeable = False
     frozen = Frozen(
         *(np.uint64(dim), np.uint64(stride_of(dim, form)), np.uint64(row), FORMS[form], np.uint64(7)),
         *(new_row(dim, trained), np.empty(64, np.uint64), np.empty(64, np.int64), np.empty(2, np.float32)),
     )
+    find_row(frozen, features, overlay, np.concatenate(words), np.uint64(rare), features.substitute)
     begin = None if bound < 0 else (7, bound, admission, trained)
-    return features, frozen, words, values, ([known[table] for table in read], begin, rare, rounds), ids, offsets, size
+    shown = ([known[table] for table in read], begin, rare, rounds)
+    return features, frozen, overlay, words, values, shown, ids, offsets, size
+
+
+@st.composite
+def overlays(draw, rng, salts, known, dim, form):
+    """((words, places, values), (first bucket, homes, buckets) of each table); changes the rows in `known`."""
+    words, places, values, rules, bucket, first, used = [np.empty(0, np.uint64)], [], [], [], 0, 0, 0
+    for salt, rows in zip(salts, known, strict=True):
+        ids = rng.permutation(200)[: draw(st.integers(0, 40))].astype(np.uint64)
+        if not ids.size:
+            rules.append((0, 0, 0))
+            continue
+        keys = naive.keys_of(salt, ids.tolist())
+        order = np.argsort(keys)
+        is_there = rng.random(ids.size) < 0.7
+        data = encoded(rng.standard_normal((int(is_there.sum()), dim)).astype(np.float32), form, "t")
+        plain, place = naive_frozen.frozen_values(data, dim, form), 0
+        for id_, live in zip(ids[order].tolist(), is_there, strict=True):
+            places.append(used + place if live else -1)
+            if live:
+                rows[id_], place = plain[place], place + 1
+            else:
+                rows.pop(id_, None)
+        homes = max(1, ids.size // 5)
+        buckets = homes + ids.size // KEYS + 1
+        words.append(index_of(keys[order], homes, buckets, first, 2))
+        values.append(data.reshape(-1))
+        rules.append((bucket, homes, buckets))
+        bucket, first, used = bucket + buckets, first + ids.size, used + place
+    joined = np.concatenate(values) if values else np.empty(0, np.uint8)
+    return (np.concatenate(words), np.array(places, np.int64), joined), rules
 
 
 @given(tables())
 def test_rows_that_are_read_are_those_of_plain_loops(case):
-    features, frozen, words, values, (known, begin, rare, rounds), ids, offsets, size = case
+    features, frozen, overlay, words, values, (known, begin, rare, rounds), ids, offsets, size = case
     entries = ids.size * max(1, rounds)
     out, missing = np.full(entries * int(frozen.dim), np.nan, np.float32), np.zeros(len(known), np.int64)
     file, data = np.concatenate(words), np.concatenate(values)
     for array in (file, data, ids, offsets):
         array.flags.writeable = False
-    assert read_frozen(frozen, features, file, data, ids, offsets, size, False, out, missing) == 0
+    assert read_frozen(frozen, features, overlay, file, data, ids, offsets, size, False, out, missing) == 0
     expected, absent = naive_frozen.read_frozen(features, known, begin, rare, int(frozen.dim), ids, offsets, size)
     np.testing.assert_array_equal(out.reshape(entries, int(frozen.dim)), expected)
     assert missing.tolist() == absent
