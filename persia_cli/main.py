@@ -28,6 +28,7 @@ from persia_cli.commands import (
     recommend,
     report,
     resume,
+    rollback,
     runs,
     serve,
     sweep,
@@ -63,6 +64,7 @@ app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=recommend.EXAMPLES)(recommend.recommend)
 app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=serve.EXAMPLES)(serve.serve)
+app.command(epilog=rollback.EXAMPLES)(rollback.rollback)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=dashboard.EXAMPLES)(dashboard.dashboard)
 app.command(epilog=trace.EXAMPLES)(trace.trace)

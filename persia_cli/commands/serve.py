@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
     "persia serve runs/shop                             # the same, of a run that is exported first",
+    "persia serve published --max-lag 60                # a model that is trained on; its versions, as they come",
     "persia serve shop --workers 4 --missing init       # 4 processes, which share the rows",
     "persia serve shop --log asked --sample 0.1         # a tenth of the requests, as Parquet files",
     "persia serve shop --host 0.0.0.0 --token-file key  # for others, who must know the token in this file",
@@ -28,8 +29,8 @@ def serve(
         Path,
         typer.Argument(
             metavar="DIR|RUN",
-            help="A folder that persia export wrote; or a run directory, or one of its checkpoints, which is exported "
-            "first, and that needs torch.",
+            help="A folder that persia export wrote; or a published folder, whose versions are followed; or a run "
+            "directory, or one of its checkpoints, which is exported first, and that needs torch.",
         ),
     ],
     workers: Annotated[
@@ -93,21 +94,32 @@ def serve(
             help="Write the requests that are answered, with the predictions, as Parquet files into this folder.",
         ),
     ] = None,
+    max_lag: Annotated[
+        float | None,
+        typer.Option(
+            "--max-lag", metavar="SECONDS", min=1.0,
+            help="Of a published folder: `ready` is false after so long without its current version.",
+            show_default="always ready",
+        ),
+    ] = None,
     sample: Annotated[
         float | None,
         typer.Option("--sample", metavar="FRACTION", help="Of the requests, how many --log writes.", show_default="1"),
     ] = None,
 ) -> None:  # fmt: skip
-    """Serve an exported model over HTTP (Open Inference Protocol).
+    """Serve a model over HTTP (Open Inference Protocol).
 
     It needs no torch.
     """
     from persia_cli.commands.served_run import exported, is_saved
     from persia_cli.errors import UserError
+    from persia_cli.publish.version import CURRENT
     from persia_cli.serving.http.settings import ServerSettings
 
     settings = ServerSettings(
         str(folder.absolute()),
+        source=str(folder.absolute()) if (folder / CURRENT).is_file() else None,
+        max_lag_s=max_lag,
         missing=missing,
         token_file=_text(token_file),
         tls=None if tls is None else (str(tls[0].absolute()), str(tls[1].absolute())),
@@ -120,11 +132,13 @@ def serve(
         raise UserError("--sample is of the requests that --log DIR writes; give that too")
     if not 0.0 < settings.sample <= 1.0:
         raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
+    if max_lag is not None and settings.source is None:
+        raise UserError(f"--max-lag is of a published folder, and {folder} has no {CURRENT}; leave it out")
     if unix is not None and (host is not None or port is not None):
         raise UserError("--unix PATH is instead of --host and --port; give one or the other")
     _check(settings)
     with _bound(settings, host or "127.0.0.1", 8000 if port is None else port, unix) as listener:
-        if not is_saved(folder):
+        if settings.source is not None or not is_saved(folder):
             _run(settings, listener, host, workers)
             return
         import msgspec
@@ -183,9 +197,9 @@ def _run(settings: "ServerSettings", listener: "socket", host: str | None, count
     from persia_cli.serving.http.listening import is_loopback
     from persia_cli.serving.http.processes import serve
 
-    folder = Path(settings.folder)
-    description = read_description(folder)
-    require_files(folder, description, contents=False)
+    if settings.source is None:
+        folder = Path(settings.folder)
+        require_files(folder, read_description(folder), contents=False)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
     )
@@ -194,10 +208,11 @@ def _run(settings: "ServerSettings", listener: "socket", host: str | None, count
     is_near = not isinstance(address, str) and is_loopback(address[0])
     settings = msgspec.structs.replace(settings, host=host or address[0], is_near=is_near)
 
-    def on_ready() -> None:
-        model = f"{description.name}, step {description.step:,}"
+    def on_ready(model: str) -> None:
         place = _place(settings, address, host)
         labelled(err(), "serving", f"{model}, at {place}, by {counted(number, 'worker')}")
+        if settings.source is not None:
+            labelled(err(), "following", f"{settings.source}, version after version")
         if settings.log is not None:
             labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
         labelled(err(), "open to", _who(settings, address))

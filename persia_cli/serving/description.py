@@ -165,6 +165,10 @@ class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True, omit_defa
     overlays: list[FrozenGroup] = []
     """For each group, the rows that have changed since its files were written; empty if there are none."""
 
+    def note(self, path: str) -> FileNote:
+        """Return size and checksum of a file."""
+        return next(file for file in self.files if file.path == path)
+
 
 def overlay_files(overlay: FrozenGroup) -> tuple[str, str, str]:
     """Return the paths of a group's changed rows: their index, their places in the file of values, and that file."""

@@ -13,7 +13,7 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import CheckpointError, DataError, UserError, one_line
 from persia_cli.kernels.rows import hashing
-from persia_cli.serving.description import NETWORK, Missing, ModelDescription, read_description, require_files
+from persia_cli.serving.description import FEATURES, NETWORK, Missing, ModelDescription, read_description, require_files
 from persia_cli.serving.fields import read_fields
 from persia_cli.serving.row_reader import GroupReader, Inputs
 
@@ -74,9 +74,14 @@ class Predictor:
     `fields` makes a batch of a request's columns.
     """
 
-    def __init__(self, folder: Path, description: ModelDescription, missing: Missing | None, threads: int) -> None:
+    def __init__(
+        self, folder: Path, description: ModelDescription, missing: Missing | None, threads: int,
+        before: "Predictor | None" = None,
+    ) -> None:  # fmt: skip
+        """`before` may have the same fields, which take longer to read than all else."""
         self.folder, self.description = folder, description
-        self.fields = read_fields(folder)
+        is_same = before is not None and before.description.note(FEATURES) == description.note(FEATURES)
+        self.fields = before.fields if before is not None and is_same else read_fields(folder)
         self._network = FrozenNetwork(folder / NETWORK, threads)
         overlays = description.overlays or [None] * len(description.groups)
         self._groups = [
@@ -95,19 +100,23 @@ class Predictor:
         self._links = [output.link for output in description.outputs]
 
     @classmethod
-    def open(cls, folder: Path | str, missing: Missing | None = None, threads: int = 1, check: bool = False) -> Self:
+    def open(
+        cls, folder: Path | str, missing: Missing | None = None, threads: int = 1, check: bool = False,
+        before: "Predictor | None" = None,
+    ) -> Self:  # fmt: skip
         """Open an exported model; with `check` rows are also read once and compared with their checksums.
 
         `missing` selects the vector of ids without a row; by default `rare` if a table has a row for rare ids, since a
-        request's rare id is one of them, and else zeros. `threads` compute the network. Raises UserError for a folder
-        that is no exported model or an invalid `missing`, CheckpointError for a folder that is damaged.
+        request's rare id is one of them, and else zeros. `threads` compute the network. `before` is an earlier version
+        of the model, with which it has files and fields in common. Raises UserError for a folder that is no exported
+        model or an invalid `missing`, CheckpointError for a folder that is damaged.
         """
         if missing is not None and missing not in get_args(Missing):
             raise UserError(f"missing={missing!r} is none of {', '.join(get_args(Missing))}")
         path = Path(folder)
         description = read_description(path)
         require_files(path, description, contents=check)
-        return cls(path, description, missing, threads)
+        return cls(path, description, missing, threads, before)
 
     @contextmanager
     def zeros_for_missing(self) -> Iterator[None]:

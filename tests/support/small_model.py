@@ -19,6 +19,22 @@ LARGE = 2**63 + 5
 """An id that float64 cannot represent exactly."""
 USERS, ITEMS, WORDS = [1, 2, 3, LARGE], list(range(20)), ["lamp", "chair", "sofa"]
 
+LABELS = ["click", "buy"]
+FIELDS = RequestFields(
+    dense=(DenseFeature(name="price"),),
+    sparse=(
+        SparseFeature(name="user", ids="integer"), SparseFeature(name="item", ids="integer"),
+        SparseFeature(name="words", ids="text"),
+    ),
+    lists=("words",),
+)  # fmt: skip
+COLUMNS = {
+    "user": [1, 2, 9],
+    "item": [4, 5, 6],
+    "words": [["lamp"], [], ["sofa", "desk"]],
+    "price": [0.5, 1.0, -2.0],
+}
+
 
 def write_small_model(folder: Path, users: Sequence[int] = USERS) -> Path:
     """Write the model into a new folder, with rows for these users; returns the folder."""
@@ -26,26 +42,13 @@ def write_small_model(folder: Path, users: Sequence[int] = USERS) -> Path:
     ids = {"user": users, "item": ITEMS, "words": [text_id("words", word) for word in WORDS]}
     rules = [TableRules(name, len(own), 11 + n, 0.05, 2**24, 1, 0, 0) for n, (name, own) in enumerate(ids.items())]
     group = write_rows(folder, DIM, zip(rules, ids.values(), strict=True))
-    onnx.save(_network(), folder / NETWORK)
-    fields = RequestFields(
-        dense=(DenseFeature(name="price"),),
-        sparse=(
-            SparseFeature(name="user", ids="integer"), SparseFeature(name="item", ids="integer"),
-            SparseFeature(name="words", ids="text"),
-        ),
-        lists=("words",),
-    )  # fmt: skip
-    columns = {
-        "user": [1, 2, 9],
-        "item": [4, 5, 6],
-        "words": [["lamp"], [], ["sofa", "desk"]],
-        "price": [0.5, 1.0, -2.0],
-    }
-    return describe_model(folder, group, fields, columns, ["click", "buy"], name=NAME, step=STEP, samples=100)
+    onnx.save(network(6), folder / NETWORK)
+    return describe_model(folder, group, FIELDS, COLUMNS, LABELS, name=NAME, step=STEP, samples=100)
 
 
-def _network() -> onnx.ModelProto:
-    draw = np.random.default_rng(6)
+def network(seed: int) -> onnx.ModelProto:
+    """Return the dense network with weights that the seed selects."""
+    draw = np.random.default_rng(seed)
     width = 3 * DIM + 1
     nodes = [
         helper.make_node("Flatten", ["pooled_0"], ["flat"], axis=1),

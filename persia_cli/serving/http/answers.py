@@ -95,8 +95,8 @@ def model_stats(model: ModelDescription, counts: InferenceCounts) -> HttpAnswer:
 
 
 def version_of(model: ModelDescription) -> str:
-    """Return the version of a model: the step at which it was saved."""
-    return str(model.step)
+    """Return the version of a model: its number if it was published, else the step at which it was saved."""
+    return str(model.step if model.version is None else model.version)
 
 
 def inferred(model: ModelDescription, question: PredictionRequest, predictions: Predictions) -> HttpAnswer:

@@ -15,6 +15,7 @@ import numpy as np
 
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE
+from persia_cli.serving.description import ModelDescription
 from persia_cli.serving.golden import example_row, read_golden
 from persia_cli.serving.http import answers
 from persia_cli.serving.http.admission import TokenFile, require_own_page
@@ -188,39 +189,39 @@ class _Route(NamedTuple):
 
 
 class ServingApp:
-    """Serves one model; used by one event loop."""
+    """Serves one model, or its versions one after another; used by one event loop."""
 
     def __init__(
         self, predictor: Predictor, settings: ServerSettings, token: TokenFile | None = None,
         metrics: ServingMetrics | None = None, request_log: "RequestLog | None" = None,
-        is_ending: Callable[[], bool] = lambda: False,
+        is_ending: Callable[[], bool] = lambda: False, lag_s: Callable[[], float | None] = lambda: None,
     ) -> None:  # fmt: skip
         """`token` returns the token that requests must have in the header Authorization, as `Bearer TOKEN`.
 
-        While `is_ending` returns True the server is not ready, and each answer closes its connection.
+        While `is_ending` returns True the server is not ready, and each answer closes its connection. It is not ready
+        either while `lag_s` returns more than `max_lag_s` of the settings.
         """
         self.metrics = metrics or ServingMetrics()
-        self._log, self._is_ending = request_log, is_ending
-        self._predictor, self._settings = predictor, settings
-        self._model = predictor.description
+        self._log, self._is_ending, self._lag_s = request_log, is_ending, lag_s
+        self.predictor, self._settings = predictor, settings
+        """May be replaced between two requests by another version, of the same name, inputs and outputs."""
         self._token = token
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
         self._turns = Turns(settings.most_requests)
         self._full = answers.refusal(self._turns.refusal())
         live = answers.in_json({"live": True})
-        about, model = answers.server_metadata(), answers.model_metadata(self._model)
-        status, config = answers.model_status(self._model), answers.model_config(self._model)
+        about, config = answers.server_metadata(), answers.model_config(self._model)
         known, test_page = answers.in_json({"models": [self._model.name]}), page()
         row = example_row(predictor.fields, read_golden(predictor.folder, self._model))
         self._example = answers.in_json({"instances": [row]})  # while the folder has this model
         self._model_routes = {
-            ("v2", ""): _Route("model", lambda: model),
+            ("v2", ""): _Route("model", lambda: answers.model_metadata(self._model)),
             ("v2", "/ready"): _Route("model_ready", lambda: self._ready(name=self._model.name)),
             ("v2", "/config"): _Route("config", lambda: config),
             ("v2", "/stats"): _Route("stats", lambda: answers.model_stats(self._model, self.metrics.inferences())),
             ("v2", "/example"): _Route("example", lambda: self._example),
             ("v2", "/infer"): _Route("infer", work=self._infer),
-            ("v1", ""): _Route("status", lambda: status),
+            ("v1", ""): _Route("status", lambda: answers.model_status(self._model)),
             ("v1", ":predict"): _Route("predict", work=self._predict),
         }
         self._routes = {
@@ -235,6 +236,10 @@ class ServingApp:
                 for (version, end), route in self._model_routes.items()
             },
         }
+
+    @property
+    def _model(self) -> ModelDescription:
+        return self.predictor.description
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -257,7 +262,7 @@ class ServingApp:
         """Read and answer the example, so that no request is the first: modules are loaded when they are needed."""
         try:
             question = self._reader.rows(self._example.body)
-            self._predictor.predict(self._predictor.fields.batch(question.columns))
+            self.predictor.predict(self.predictor.fields.batch(question.columns))
         except (DataError, RefusedRequestError) as error:
             log.debug("the example is refused: %s", error)
 
@@ -299,14 +304,18 @@ class ServingApp:
             )  # fmt: skip
         if route.answer is not None:
             return route.answer()
-        work = route.work
-        assert work is not None
         if self._turns.is_full:
             # Before the body is read, since time for refused requests is lost for the others.
             return self._full
         with self._turns.place():
             body = await self._body(receive, headers, until)
-            return await self._turns.turn(until, lambda: work(body, headers))
+            return await self._turns.turn(until, lambda: self._worked(scope["path"], body, headers))
+
+    def _worked(self, path: str, body: bytes, headers: Headers) -> HttpAnswer:
+        """Return the answer of the model; a path may name a version, and another may be served by now."""
+        work = self._route(path).work
+        assert work is not None
+        return work(body, headers)
 
     def _is_allowed(self, headers: Headers) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -338,7 +347,9 @@ class ServingApp:
         return self._noted(question, predictions, body, headers, answers.inferred(self._model, question, predictions))
 
     def _ready(self, **about: str) -> HttpAnswer:
-        is_ready = not self._is_ending()
+        most = self._settings.max_lag_s
+        is_late = most is not None and (self._lag_s() or 0.0) > most
+        is_ready = not (self._is_ending() or is_late)
         return answers.in_json({**about, "ready": is_ready})._replace(status=200 if is_ready else 503)
 
     def _predict(self, body: bytes, headers: Headers) -> HttpAnswer:
@@ -348,10 +359,10 @@ class ServingApp:
 
     def _predictions(self, question: PredictionRequest) -> Predictions:
         try:
-            batch = self._predictor.fields.batch(question.columns)
+            batch = self.predictor.fields.batch(question.columns)
         except DataError as error:
             raise bad(str(error)) from error
-        predictions = self._predictor.predict(batch)
+        predictions = self.predictor.predict(batch)
         if not np.isfinite(predictions.values).all():
             row, output = np.argwhere(~np.isfinite(predictions.values))[0].tolist()
             value, name = predictions.values[row, output], self._model.outputs[output].name
@@ -380,7 +391,7 @@ class ServingApp:
         else:
             answer = answer._replace(headers={**answer.headers, REQUEST_ID.decode(): name})
         if self._log.draw():
-            self._log.offer(name, question.columns, predictions.values, len(body))
+            self._log.offer(name, answers.version_of(self._model), question.columns, predictions.values, len(body))
         return answer
 
 

@@ -84,6 +84,7 @@ class ServingMetrics:
         self.missing = self._add("persia_missing_ids_total", "Ids that had no row", "feature")
         self.failures = self._add("persia_worker_failures_total", "Workers that died, hung or did not start", "reason")
         self.workers = self._add("persia_workers", "Workers that answer requests", kind="gauge").labels()
+        self.refused = self._add("persia_serving_refused_versions_total", "Published versions that are not served")
         self._by_answer: dict[tuple[str, int], tuple[Counter, Counter]] = {}
 
     def _add(self, name: str, text: str, *labels: str, kind: str = "counter") -> _Family:
@@ -121,7 +122,15 @@ class ServingMetrics:
             for name, values in sums.items():
                 if name.startswith(f"{family.name}{{"):
                     lines += _histogram(name, values) if family.kind == "histogram" else [_line(name, values[0])]
+        lag_s = self._memory.lag_s()
+        if lag_s is not None:
+            lines += _gauge("persia_serving_version", "Version that is served", self._memory.served_version())
+            lines += _gauge("persia_serving_lag_seconds", "Time for which it has not been the current one", lag_s)
         return "\n".join([*lines, ""]).encode()
+
+
+def _gauge(name: str, text: str, value: float) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} gauge", _line(name, value)]
 
 
 def _line(name: str, value: float) -> str:

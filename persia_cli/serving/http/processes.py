@@ -5,6 +5,8 @@
   error only if there are no others.
 - SIGHUP starts workers anew, one by one: the old one ends when the next one answers. The same happens if a worker finds
   another model in the folder than the others have. If the next one does not start, the others stay.
+- A server that follows a published folder has a follower too. Workers wait for its first version, and take later ones
+  without being replaced. A follower that dies is started again; meanwhile workers serve on what they have.
 - SIGTERM and SIGINT end the server: `ready` is false for `drain_s`, then workers finish their requests and end.
 """
 
@@ -16,11 +18,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import msgspec
+
+from persia_cli.disk import own_folder
 from persia_cli.errors import PersiaError, RoleError, UserError, count
 from persia_cli.serving.http.metrics import LogCounts, ServingMetrics
 from persia_cli.serving.http.settings import FINISH_S, LOG_S, ServerSettings, WorkerFailed, WorkerReady
@@ -42,55 +47,117 @@ BACKLOG = 2048
 """Maximum number of connections that wait for a worker; the system may have a lower one."""
 SPARE_FILES = 124
 """Files that a worker has open, or may have, besides its connections."""
+PREFIX = "persia-serve-"
+"""Beginning of the name of the folder of prepared versions."""
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 def serve(
-    settings: ServerSettings, listener: socket.socket, workers: int, on_ready: Callable[[], None]
+    settings: ServerSettings, listener: socket.socket, workers: int, on_ready: Callable[[str], None]
 ) -> LogCounts:  # fmt: skip
-    """Serve at a bound socket until SIGTERM or Ctrl-C; calls `on_ready` once a worker is; returns counts of the log.
+    """Serve at a bound socket until SIGTERM or Ctrl-C; returns counts of the log.
 
-    Raises UserError, RoleError if no worker can start.
+    Calls `on_ready` with the name of the model once a worker is. Raises UserError, RoleError if no worker can start.
     """
     _allow_files(settings.most_connections + SPARE_FILES)
     try:
         listener.listen(BACKLOG)
     except OSError as error:  # two sockets may be bound to a port, and one may listen
         raise UserError(f"cannot listen: {error.strerror}; another server has begun to listen there") from error
-    memory = ServerMemory(workers + 2)
-    server = _Supervisor(settings, listener, memory, workers, on_ready)
-    try:
-        with _signals(server):
-            server.run()
-        return server.metrics.log_counts()
-    finally:
-        server.kill()
-        memory.close()
+    memory = ServerMemory(workers + 2 + (settings.source is not None))
+    with nullcontext(settings.folder) if settings.source is None else own_folder(PREFIX) as folder:
+        settings = msgspec.structs.replace(settings, folder=str(folder))
+        server = _Supervisor(settings, listener, memory, workers, on_ready)
+        try:
+            with _signals(server):
+                server.run()
+            return server.metrics.log_counts()
+        finally:
+            server.kill()
+            memory.close()
 
 
-def _run(*args: Any) -> None:
+def _run_worker(*args: Any) -> None:
     """Run a worker. Its code is imported in its process alone, since the parent lives on little memory."""
     from persia_cli.serving.http.worker import run
 
     run(*args)
 
 
+def _run_follower(*args: Any) -> None:
+    from persia_cli.serving.http.follower import run
+
+    run(*args)
+
+
+def _started(target: Callable[..., None], name: str, args: tuple[Any, ...]) -> tuple[BaseProcess, Connection]:
+    """Start a process and return it, with the connection whose other end is its last argument; raises OSError.
+
+    Signals are for the parent alone: those of a terminal or a service manager go to all processes.
+    """
+    news, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=target, name=name, args=(*args, theirs), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+    return process, news
+
+
+class _FollowerProcess:
+    """The follower, which its parent keeps alive."""
+
+    def __init__(self, settings: ServerSettings, memory: ServerMemory) -> None:
+        self._args = (settings, memory, memory.parts - 1)
+        self._process: BaseProcess | None = None
+        self._news: Connection
+        self._wait_s, self._not_before = 0.0, 0.0
+        self.is_ready = False
+        """True once it has had a version to serve."""
+
+    def look(self) -> None:
+        """Read its news, and start it if it is not alive; raises UserError, RoleError if it had never a version."""
+        if self._process is None:
+            if time.monotonic() >= self._not_before:
+                self._process, self._news = _started(_run_follower, "follower", self._args)
+            return
+        failure = None
+        if self._news.poll():
+            try:
+                news = self._news.recv()
+            except (EOFError, OSError):
+                news = None
+            self.is_ready = self.is_ready or isinstance(news, WorkerReady)
+            self._wait_s = 0.0 if isinstance(news, WorkerReady) else self._wait_s
+            failure = news if isinstance(news, WorkerFailed) else None
+        if failure is None and self._process.is_alive():
+            return
+        self._process.join(LATE_S)
+        self.kill()
+        error = _failed("follower", self._process, failure)
+        if not self.is_ready:
+            raise error
+        self._process, self._wait_s = None, min(LONGEST_WAIT_S, 2 * self._wait_s or 1.0)
+        self._not_before = time.monotonic() + self._wait_s
+        log.warning("the follower has ended and is started again: %s; workers serve on what they have", error)
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._news.close()
+
+
 class _WorkerProcess:
     """A worker process, as its parent sees it."""
 
     def __init__(self, settings: ServerSettings, listener: socket.socket, memory: ServerMemory, part: int) -> None:
-        """Start it. Signals are for the parent alone: those of a terminal or a service manager go to all processes."""
+        """Start it; raises OSError."""
         self.part = part
-        self.news, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(
-            target=_run, name=f"worker-{part}", args=(settings, listener, memory, part, theirs), daemon=True
-        )
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
+        self.process, self.news = _started(_run_worker, f"worker-{part}", (settings, listener, memory, part))
         self.ready: WorkerReady | None = None
         self.is_old = False
         """True if another is to take its place."""
@@ -114,10 +181,11 @@ class _Supervisor:
 
     def __init__(
         self, settings: ServerSettings, listener: socket.socket, memory: ServerMemory, number: int,
-        on_ready: Callable[[], None],
+        on_ready: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._settings, self._listener, self._memory, self._number = settings, listener, memory, number
         self._on_ready = on_ready
+        self._follower = None if settings.source is None else _FollowerProcess(settings, memory)
         self.metrics = ServingMetrics(memory, part=0)
         self._workers: list[_WorkerProcess] = []
         self._model: str | None = None
@@ -140,7 +208,10 @@ class _Supervisor:
                 self.is_reloading = False
                 log.info("starting the workers anew, one by one, for SIGHUP")
                 self._replace(self._workers)
-            self._start_missing()
+            if self._follower is not None:
+                self._follower.look()
+            if self._follower is None or self._follower.is_ready:
+                self._start_missing()
             self._look()
         self._listener.close()
         for worker in self._workers:
@@ -149,7 +220,9 @@ class _Supervisor:
             self._look()
 
     def kill(self) -> None:
-        """Kill all workers, if any is left."""
+        """Kill all processes that are left."""
+        if self._follower is not None:
+            self._follower.kill()
         for worker in self._workers:
             worker.process.kill()
             worker.process.join()
@@ -161,7 +234,7 @@ class _Supervisor:
         stay = [worker for worker in self._workers if not worker.is_ending]
         wanted = self._number + any(worker.is_old for worker in stay)
         used = {worker.part for worker in self._workers}
-        free = [part for part in range(1, self._memory.parts) if part not in used]
+        free = [part for part in range(1, self._number + 2) if part not in used]
         for part in free[: wanted - len(stay)]:
             try:
                 self._workers.append(_WorkerProcess(self._settings, self._listener, self._memory, part))
@@ -198,7 +271,7 @@ class _Supervisor:
             return
         worker.ready, worker.kill_at, self._wait_s = news, math.inf, 0.0
         if self._model is None:
-            self._on_ready()
+            self._on_ready(news.name)
         elif news.model != self._model:
             log.warning("the folder has another model now: %s; the other workers are replaced", news.name)
             self._replace([other for other in self._workers if other is not worker])
@@ -227,9 +300,7 @@ class _Supervisor:
             self.metrics.failures.labels("hung" if worker.still >= HUNG_LOOKS else "died").inc()
             log.warning("worker %s %s; another is started", worker.process.pid, how)
             return
-        sentence = (failure and failure.sentence) or f"a worker {how} before it was ready"
-        is_users = failure is not None and failure.exit_code == UserError.exit_code
-        self._start_failed(UserError(sentence) if is_users else RoleError(sentence))
+        self._start_failed(_failed("worker", worker.process, failure))
 
     def _start_failed(self, error: PersiaError) -> None:
         """Leave the other workers as they are, and try again later; raises the error if there are no others."""
@@ -253,6 +324,13 @@ class _Supervisor:
                 log.warning("worker %s hangs; it is killed", worker.process.pid)
                 worker.process.kill()
                 worker.kill_at = now + LATE_S
+
+
+def _failed(role: str, process: BaseProcess, failure: WorkerFailed | None) -> PersiaError:
+    """Return the error of a process that could not begin."""
+    sentence = (failure and failure.sentence) or f"a {role} {_end_of(process)} before it was ready"
+    is_users = failure is not None and failure.exit_code == UserError.exit_code
+    return UserError(sentence) if is_users else RoleError(sentence)
 
 
 def _end_of(process: BaseProcess) -> str:

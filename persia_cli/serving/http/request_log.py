@@ -37,6 +37,8 @@ class _Answered(NamedTuple):
     """A request that was answered."""
 
     id: str
+    version: str
+    """Of the model."""
     time: float
     """Time of the answer, in seconds since 1970."""
     columns: Mapping[str, Any]
@@ -68,7 +70,6 @@ class RequestLog:
     ) -> None:  # fmt: skip
         """Start the thread. Raises UserError for the model's fields."""
         self._folder, self._metrics, self._rotation = folder, metrics, rotation or Rotation()
-        self._version = str(predictor.description.step)
         self._columns = SampleColumns(predictor.fields)
         self._schema = _schema(self._columns, [output.name for output in predictor.description.outputs])
         self._sample, self._draw = sample, random.Random()
@@ -84,12 +85,14 @@ class RequestLog:
         """Return True if the next request is in the sample; each is with the same probability, independently."""
         return self._draw.random() < self._sample
 
-    def offer(self, name: str, columns: Mapping[str, Any], values: NDArray[np.float32], nbytes: int) -> None:
-        """Pass a request, whose body has so many bytes, to the thread, with its predictions.
+    def offer(
+        self, name: str, version: str, columns: Mapping[str, Any], values: NDArray[np.float32], nbytes: int
+    ) -> None:
+        """Pass a request, whose body has so many bytes, to the thread, with the model's version and predictions.
 
         It is counted as not logged if too many are pending, or if its rows would be too large.
         """
-        request = _Answered(name, time.time(), columns, values, nbytes + self._expanded(name, columns, values))
+        request = _Answered(name, version, time.time(), columns, values, nbytes + self._expanded(name, columns, values))
         if request.nbytes > LARGEST:
             self._metrics.not_logged.labels("large").inc()
             return
@@ -188,7 +191,7 @@ class RequestLog:
     def _made(self, request: _Answered) -> Any:
         samples = len(request.values)
         when = pa.scalar(round(request.time * 1e6), pa.timestamp("us", "UTC"))
-        constants = [pa.repeat(value, samples) for value in (request.id, when, self._version)]
+        constants = [pa.repeat(value, samples) for value in (request.id, when, request.version)]
         scores = [pa.array(request.values[:, number].copy()) for number in range(request.values.shape[1])]
         columns = self._columns.arrays(request.columns, samples)
         return pa.RecordBatch.from_arrays([*constants, *columns, *scores], schema=self._schema)

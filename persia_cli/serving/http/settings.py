@@ -20,7 +20,11 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """The settings of a server. Secrets are named by their files."""
 
     folder: str
-    """The exported model."""
+    """The exported model; of a server that follows, the folder of prepared versions."""
+    source: str | None = None
+    """The published folder that the server follows; None for an exported model."""
+    max_lag_s: float | None = None
+    """Seconds without the current version after which `ready` is false."""
     host: str = "127.0.0.1"
     """The address at which it listens, as given."""
     is_near: bool = True
@@ -48,10 +52,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class WorkerReady(NamedTuple):
-    """The message of a worker that answers requests."""
+    """The message of a worker that answers requests, or of a follower that has a version to serve."""
 
     model: str
-    """Digest of the model's description."""
+    """Digest of the model's description; empty if the server follows, and workers take new versions themselves."""
     name: str
     """The model and its step, for people."""
 

@@ -7,6 +7,7 @@ touches it; it ends with the last process. A part outlives its process, and the 
 import logging
 import mmap
 import os
+import time
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -22,6 +23,9 @@ _PART = np.dtype(
         ("beats", np.int64),
         ("open", np.int64),  # connections + 1, or 0
         ("is_ending", np.int64),
+        ("prepared", np.int64),  # number of the prepared version that is served, or is to be
+        ("version", np.int64),  # its version
+        ("current_at", np.float64),  # monotonic time at which it was last the current one
         ("used", np.int64),  # counters
         ("names", f"S{NAME}", COUNTERS),
         ("values", np.float64, (COUNTERS, VALUES)),
@@ -31,7 +35,7 @@ _PART = np.dtype(
 
 
 class ServerMemory:
-    """The parts of all processes; the first is of the parent."""
+    """The parts of all processes; the first is of the parent, and the last of the follower if there is one."""
 
     def __init__(self, parts: int, file: int | None = None) -> None:
         """Create the memory, or attach that of another process by its file."""
@@ -60,6 +64,33 @@ class ServerMemory:
     def set_ending(self) -> None:
         """Note that the server is to end."""
         self._all["is_ending"][0] = 1
+
+    def serve_version(self, part: int, prepared: int, version: int) -> None:
+        """Note the version that a worker serves, or that the follower wants to be served."""
+        self._all["version"][part] = version
+        self._all["prepared"][part] = prepared  # at last, since others read on
+
+    def wanted(self) -> int:
+        """Return the number of the prepared version that workers are to serve, 0 if there is none."""
+        return int(self._all["prepared"][-1])
+
+    def prepared(self, part: int) -> int:
+        """Return the number of the prepared version that a worker serves."""
+        return int(self._all["prepared"][part])
+
+    def served_version(self) -> int:
+        """Return the oldest version that a worker serves, 0 if none does."""
+        versions = self._all["version"][self._all["open"] > 0]
+        return int(versions.min()) if versions.size else 0
+
+    def confirm(self, part: int) -> None:
+        """Note that the version to serve is the current one now."""
+        self._all["current_at"][part] = time.monotonic()
+
+    def lag_s(self) -> float | None:
+        """Return for how many seconds the version to serve has not been the current one; None without a follower."""
+        current_at = float(self._all["current_at"][-1])
+        return max(0.0, time.monotonic() - current_at) if current_at else None
 
     def set_open(self, part: int, connections: int | None) -> None:
         """Note how many connections a process has; None if it accepts none."""

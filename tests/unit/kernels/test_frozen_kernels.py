@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.kernels.serving.frozen_index import KEYS, WORDS, fill_buckets
-from persia_cli.kernels.serving.frozen_rows import FORMS, Frozen, FrozenFeatures, Overlay, find_row, new_row, read_frozen
+from persia_cli.kernels.serving.frozen_rows import (
+    FORMS,
+    Frozen,
+    FrozenFeatures,
+    Overlay,
+    find_row,
+    new_row,
+    read_frozen,
+)
 from persia_cli.serving.description import stride_of
 from persia_cli.serving.row_writer import encoded
 from tests import naive, naive_frozen

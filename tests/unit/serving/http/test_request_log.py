@@ -56,7 +56,7 @@ class Logging:
         self.app = ServingApp(predictor, settings, None, self.figures, self.log)
 
     def offer(self, name: str) -> None:
-        self.log.offer(name, COLUMNS, SCORES, 100)
+        self.log.offer(name, "17", COLUMNS, SCORES, 100)
 
     def logged(self) -> int:
         return int(self.figures.logged.value)
@@ -246,9 +246,9 @@ def test_memory_is_bounded_also_by_a_value_for_all_samples(
     monkeypatch.setattr(module, "LARGEST", 10**6)
     columns = {"user": [1], "item": [2], "words": [["w" * 1000]], "price": [0.5]}
     with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
-        found.log.offer("one", columns, SCORES, 1000)
-        found.log.offer("many", columns, np.repeat(SCORES, 1000, axis=0), 1000)
+        found.log.offer("one", "17", columns, SCORES, 1000)
+        found.log.offer("many", "17", columns, np.repeat(SCORES, 1000, axis=0), 1000)
         assert found.missed("large") == 1
         monkeypatch.setattr(module, "MAX_BYTES", 10**5)
-        found.log.offer("some", columns, np.repeat(SCORES, 100, axis=0), 1000)
+        found.log.offer("some", "17", columns, np.repeat(SCORES, 100, axis=0), 1000)
         assert found.missed("full") == 1

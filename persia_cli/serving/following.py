@@ -1,0 +1,165 @@
+"""The versions of a published folder, each prepared as an exported model that servers open.
+
+A prepared version is a folder of its own with links to the rows of the base, the overlay of all deltas up to it, and
+the network of its step. It has passed all checks: every file has the checksum that its version lists, each delta
+follows its parent, and the model predicts the golden samples as the training code did. Folders never change. Some of
+the newest stay, so that a rollback needs no work; processes that have mapped a file keep it after its folder is gone.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from persia_cli.errors import CheckpointError
+from persia_cli.publish.version import Version, chain_of, require_files
+from persia_cli.serving import description as artefact
+from persia_cli.serving.description import FileNote, Missing, ModelDescription, read_description, write_description
+from persia_cli.serving.golden import require_golden
+from persia_cli.serving.overlay import GroupOverlay, TableChanges, read_changes, rows_file
+from persia_cli.serving.predictor import Predictor
+
+KEPT = 3
+"""Number of prepared versions that stay."""
+VALUES, VERSIONS = "values", "versions"
+"""Folders of the working folder: files of changed rows, and prepared versions."""
+
+
+class PreparedVersion(NamedTuple):
+    """A version that can be served."""
+
+    version: Version
+    number: int
+    """Its number among those prepared, which is the name of its folder."""
+    predictor: Predictor
+
+
+def folder_of(work: Path, number: int) -> Path:
+    """Return the folder of a prepared version."""
+    return work / VERSIONS / str(number)
+
+
+class Follower:
+    """Prepares versions of a published folder, one at a time."""
+
+    def __init__(self, source: Path, work: Path, missing: Missing | None, last: int = 0) -> None:
+        """`work` is the folder for prepared versions; `last` is the number of the last one that another prepared."""
+        self._source, self._work, self._missing, self._last = source, work, missing, last
+        self._kept: list[PreparedVersion] = []
+        """Oldest use first."""
+        self._at: Version | None = None
+        """The version of the overlays; None if they are of no version."""
+        self._model: ModelDescription
+        self._overlays: list[GroupOverlay] = []
+
+    def prepare(self, number: int) -> PreparedVersion:
+        """Return a version of the folder; raises UserError, CheckpointError, OSError, and then changes nothing."""
+        chain = chain_of(self._source, number)
+        known = [each for each in self._kept if each.version == chain[-1]]
+        found = known[0] if known else self._prepared(chain)
+        self._kept = [*(each for each in self._kept if each is not found), found][-KEPT:]
+        self._remove_others()
+        return found
+
+    def _prepared(self, chain: list[Version]) -> PreparedVersion:
+        try:
+            self._merge(chain)
+        except BaseException:
+            self._at = None
+            raise
+        self._last += 1
+        folder = folder_of(self._work, self._last)
+        try:
+            self._write(folder, chain)
+            predictor = Predictor.open(folder, self._missing)
+            require_golden(predictor)
+            if self._kept:
+                _require_same_requests(chain[-1], self._kept[-1].predictor.description, predictor.description)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return PreparedVersion(chain[-1], self._last, predictor)
+
+    def _merge(self, chain: list[Version]) -> None:
+        """Bring the overlays to the last version of a chain."""
+        if self._at in chain:
+            rest = chain[chain.index(self._at) + 1 :]
+        else:
+            base, *rest = chain
+            folder = self._source / base.folder
+            require_files(folder, base)
+            self._model = read_description(folder)
+            artefact.require_files(folder, self._model, contents=False)
+            values = self._work / VALUES
+            shutil.rmtree(values, ignore_errors=True)
+            values.mkdir(parents=True)
+            self._overlays = [GroupOverlay(group, values) for group in self._model.groups]
+            self._at = base
+        for delta in rest:
+            for overlay, changes in zip(self._overlays, self._changes_of(delta), strict=True):
+                overlay.apply(changes)
+            self._at = delta
+
+    def _changes_of(self, delta: Version) -> list[list[TableChanges]]:
+        """Return the changed rows of all groups in a delta, whose files have been checked."""
+        folder, groups = self._source / delta.folder, self._model.groups
+        listed = {file.path for file in delta.files}
+        for path in (artefact.NETWORK, artefact.GOLDEN, *map(rows_file, groups)):
+            if path not in listed:
+                raise CheckpointError(f"{folder} vouches for no {path}: its description does not list it; publish anew")
+        require_files(folder, delta)
+        found = [read_changes(folder / rows_file(group), group) for group in groups]
+        counts = {
+            table.name: (len(change.rows), int(change.deleted.sum()))
+            for group, changes in zip(groups, found, strict=True)
+            for table, change in zip(group.tables, changes, strict=True)
+        }
+        stated = {table.name: (table.rows, table.deleted) for table in delta.tables}
+        if unequal := [name for name, count in counts.items() if stated.get(name, (0, 0)) != count]:
+            raise CheckpointError(f"{folder} has other rows of table {unequal[0]} than it describes; publish anew")
+        return found
+
+    def _write(self, folder: Path, chain: list[Version]) -> None:
+        """Write the folder of a prepared version."""
+        (folder / artefact.ROWS).mkdir(parents=True)
+        base, last = self._source / chain[0].folder, self._source / chain[-1].folder
+        for group in self._model.groups:
+            for path in (group.index, group.values):
+                _link(base / path, folder / path)
+        shutil.copyfile(base / artefact.FEATURES, folder / artefact.FEATURES)
+        notes = {note.path: note for note in self._model.files}
+        for path in (artefact.NETWORK, artefact.GOLDEN):
+            shutil.copyfile(last / path, folder / path)
+        notes |= {
+            file.path: FileNote(file.path, file.nbytes, file.sha256) for file in chain[-1].files if file.path in notes
+        }
+        overlays = [overlay.write(folder) for overlay in self._overlays] if len(chain) > 1 else []
+        known = {"step": chain[-1].step, "samples": chain[-1].samples, "version": chain[-1].version}
+        changed = msgspec.structs.replace(self._model, **known, overlays=overlays, files=list(notes.values()))
+        write_description(folder, changed)
+
+    def _remove_others(self) -> None:
+        """Remove the folders of versions that do not stay."""
+        stay = {str(each.number) for each in self._kept}
+        for folder in (self._work / VERSIONS).iterdir():
+            if folder.name not in stay:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_same_requests(version: Version, served: ModelDescription, found: ModelDescription) -> None:
+    """Raise CheckpointError for a version whose requests or answers differ from those of the served one."""
+    if (served.name, served.inputs, served.outputs) != (found.name, found.inputs, found.outputs):
+        raise CheckpointError(
+            f"version {version.version} has another name, or other inputs or outputs, than the model that is served; "
+            "start the server anew to serve it"
+        )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file another name, which stays if the first is removed; across file systems it cannot stay."""
+    try:
+        os.link(source, target)
+    except OSError:
+        target.symlink_to(source.absolute())

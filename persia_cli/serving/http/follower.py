@@ -1,0 +1,128 @@
+"""The follower of a server: a process that prepares the versions of a published folder, and names the one to serve.
+
+Workers open a prepared version on a thread while they answer, and exchange it between two requests. A version that
+cannot be prepared is refused: it is counted and logged, and the version before is served on.
+"""
+
+import logging
+import os
+import sys
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from persia_cli.errors import PersiaError, UserError
+from persia_cli.publish.version import CURRENT, read_current, versions_of
+from persia_cli.serving.following import Follower, PreparedVersion
+from persia_cli.serving.http.metrics import ServingMetrics
+from persia_cli.serving.http.settings import ServerSettings, WorkerFailed, WorkerReady
+from persia_cli.serving.http.shared import ServerMemory
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+"""Seconds between two looks at the published folder."""
+AGAIN_S = 5.0
+"""Seconds until a refused version is tried again, since a copy may still arrive."""
+NICE = 10
+"""Priority: workers get the processor first."""
+
+
+def run(settings: ServerSettings, memory: ServerMemory, part: int, parent: Connection) -> None:
+    """Send `WorkerReady` and follow until the parent closes the connection or dies; or send `WorkerFailed` and end."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s follower %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+    )  # fmt: skip
+    os.nice(NICE)
+    following = _Following(settings, memory, part)
+    try:
+        found = following.begin()
+    except Exception as error:
+        if not isinstance(error, PersiaError):
+            log.error("the follower cannot begin", exc_info=error)
+        parent.send(WorkerFailed(error.exit_code if isinstance(error, PersiaError) else 1, str(error)))
+        sys.exit(1)
+    parent.send(WorkerReady("", str(found.version.version)))
+    while not parent.poll(LOOK_S):
+        following.look()
+
+
+class _Following:
+    """What a follower has seen and done."""
+
+    def __init__(self, settings: ServerSettings, memory: ServerMemory, part: int) -> None:
+        assert settings.source is not None
+        self._source, self._memory, self._part = Path(settings.source), memory, part
+        self._follower = Follower(self._source, Path(settings.folder), settings.missing, memory.wanted())
+        self._refused = ServingMetrics(memory, part).refused.labels()
+        self._served: int | None = None
+        self._tried: tuple[int, ...] = ()
+        """What identified `current.json` when its version was last tried."""
+        self._has_failed, self._again_at = False, 0.0
+        self._last_refused, self._last_sentence = 0, ""
+        if memory.lag_s() is None:
+            memory.confirm(part)  # the lag counts from the start on
+
+    def begin(self) -> PreparedVersion:
+        """Serve the current version, or the newest before it that can be; raises what is wrong with the current one."""
+        self._begin_try(self._identity())
+        current = read_current(self._source).version
+        try:
+            found = self._serve(current)
+        except PersiaError as error:
+            self._refuse(current, error)
+            before = (number for number in reversed(versions_of(self._source)) if number < current)
+            for number in before:
+                with suppress(PersiaError):
+                    return self._serve(number)
+            raise
+        self._has_failed = False
+        return found
+
+    def look(self) -> None:
+        """Serve the current version if it is another one than before."""
+        number = 0
+        try:
+            identity = self._identity()
+            if identity != self._tried or (self._has_failed and time.monotonic() >= self._again_at):
+                self._begin_try(identity)
+                number = read_current(self._source).version
+                self._serve(number)
+                self._has_failed = False
+            if not self._has_failed:
+                self._memory.confirm(self._part)
+        except (PersiaError, OSError) as error:
+            self._refuse(number, error)
+
+    def _begin_try(self, identity: tuple[int, ...]) -> None:
+        self._tried, self._has_failed, self._again_at = identity, True, time.monotonic() + AGAIN_S
+
+    def _identity(self) -> tuple[int, ...]:
+        """Return what another file `current.json` would have differently; raises UserError."""
+        try:
+            found = (self._source / CURRENT).stat()
+        except OSError as error:
+            raise UserError(f"{self._source / CURRENT} cannot be read: {error.strerror}") from error
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _serve(self, number: int) -> PreparedVersion:
+        """Prepare a version, and let the workers serve it."""
+        found = self._follower.prepare(number)
+        self._memory.serve_version(self._part, found.number, number)
+        if self._served is not None and (number < self._served or self._last_sentence):
+            log.info("version %d is served from now on, step %d", number, found.version.step)
+        self._served, self._last_sentence = number, ""
+        return found
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        """Count and log a version that is not served, once."""
+        sentence = str(error)
+        if number and number != self._last_refused:
+            self._refused.inc()
+            self._last_refused = number
+        if sentence != self._last_sentence:
+            self._last_sentence = sentence
+            what = f"version {number} is refused" if number else "there is no version to follow"
+            log.warning("%s: %s; version %s is served on", what, sentence, self._served or "before it")

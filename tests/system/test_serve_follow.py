@@ -1,0 +1,171 @@
+"""`persia serve` on a published folder: each answer is that of the version which it names, and no request fails."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from persia_cli.serving.predictor import Predictor
+from tests.conftest import poll_for
+from tests.support.asgi import tensor
+from tests.support.published import Publication
+from tests.system.test_serve import INFER, PERSIA, READY_S, Server, serving
+
+SOON_S = 30.0
+"""Deadline for what a server does within a second, on a slow machine."""
+USERS = list(range(20))
+INPUTS = [
+    tensor("user", "INT64", USERS), tensor("item", "INT64", [1]), tensor("price", "FP32", [0.5]),
+    tensor("words", "BYTES", ["lamp"]), tensor("words.lengths", "INT32", [1]),
+]  # fmt: skip
+BODY = json.dumps({"inputs": INPUTS}).encode()
+
+
+def scores(export: Path) -> list[float]:
+    """Return the predictions of a full export for the request."""
+    predictor = Predictor.open(export)
+    columns = {"user": np.array(USERS), "item": np.array([1]), "words": [["lamp"]], "price": np.float32([0.5])}
+    return predictor.predict(predictor.fields.batch(columns)).values[:, 0].tolist()
+
+
+class Clients:
+    """Clients that ask all the time, on kept connections; each answer is compared with the offline scores."""
+
+    def __init__(self, server: Server, offline: dict[str, list[float]], count: int = 2) -> None:
+        self.offline, self.seen, self.failures = offline, Counter[str](), list[str]()
+        self._server, self._ending = server, threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+
+    def __enter__(self) -> "Clients":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        connection = self._server.connect()
+        while not self._ending.is_set():
+            connection.request("POST", INFER, BODY)
+            got = connection.getresponse()
+            answer = json.loads(got.read())
+            version = got.headers["x-model-version"]
+            if got.status != 200 or answer["model_version"] != version:
+                self.failures.append(f"{got.status} {answer}")
+            elif answer["outputs"][0]["data"] != self.offline[version]:
+                self.failures.append(f"{answer} is not version {version}")
+            self.seen[version] += 1
+            time.sleep(0.002)
+        connection.close()
+
+    def wait_for(self, version: int) -> None:
+        """Wait until all further answers are of a version."""
+
+        def is_served() -> bool:
+            before = Counter(self.seen)
+            time.sleep(0.1)
+            return (self.seen - before).keys() == {str(version)}
+
+        poll_for(is_served, SOON_S, f"version {version} is served")
+
+
+def metric(server: Server, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", server.ask("GET", "/metrics").body.decode(), re.MULTILINE)
+    return float(found[1]) if found else -1.0
+
+
+def rollback(publication: Publication, version: str) -> None:
+    command = [PERSIA, "rollback", publication.folder, version]
+    subprocess.run(command, check=True, capture_output=True, timeout=SOON_S)
+
+
+class Followed:
+    """A publication, and the offline scores of its versions."""
+
+    def __init__(self, place: Path) -> None:
+        self.publication, self.offline = Publication(place), dict[str, list[float]]()
+        self.publish(base=True)
+
+    def publish(self, base: bool = False) -> int:
+        """Publish a version, with its scores noted before it is announced."""
+        made = self.publication
+        version = made.publish_base() if base else made.publish_delta(made.random_changes(20))
+        self.offline[str(version)] = scores(made.exports[version])
+        made.announce()
+        return version
+
+
+def test_versions_are_followed_refused_and_rolled_back_without_a_failed_request(tmp_path: Path) -> None:
+    followed = Followed(tmp_path)
+    folder, options = followed.publication.folder, ("--workers", "2", "--max-lag", "3")
+    with serving(folder, tmp_path / "server", *options) as server, Clients(server, followed.offline) as clients:
+        for turn in range(6):
+            clients.wait_for(followed.publish(base=turn == 3))
+        assert metric(server, "persia_serving_version") == 7
+        assert metric(server, "persia_serving_lag_seconds") < 3
+        rollback(followed.publication, "5")
+        clients.wait_for(5)
+        rollback(followed.publication, "newest")
+        clients.wait_for(7)
+        following = followed.publication.folder / "delta-00000008" / "rows" / "0.parquet"
+        rollback(followed.publication, "6")
+        clients.wait_for(6)
+        followed.publication.publish_delta(followed.publication.random_changes(20))
+        followed.offline["8"] = scores(followed.publication.exports[8])
+        content = following.read_bytes()
+        following.write_bytes(content[:-5])
+        followed.publication.announce()
+        poll_for(lambda: metric(server, "persia_serving_refused_versions_total") == 1, SOON_S, "it is refused")
+        poll_for(lambda: server.ask("GET", "/v2/health/ready").status == 503, SOON_S, "it is not ready")
+        clients.wait_for(6)
+        assert server.ask("GET", "/v2/health/live").status == 200
+        following.write_bytes(content)
+        clients.wait_for(8)
+        poll_for(lambda: server.ask("GET", "/v2/health/ready").status == 200, SOON_S, "it is ready")
+        assert server.ask("POST", INFER.replace("/infer", "/versions/8/infer"), BODY).status == 200
+        assert server.ask("POST", INFER.replace("/infer", "/versions/7/infer"), BODY).status == 404
+    assert clients.failures == []
+    assert set(clients.seen) == {str(version) for version in range(1, 9)}
+    text = server.log.read_text()
+    assert "version 8 is refused: " in text
+    assert "Traceback" not in text
+    assert list((tmp_path / "server" / "tmp").glob("persia*")) == []
+
+
+def test_deaths_of_follower_and_workers_lose_no_version(tmp_path: Path) -> None:
+    followed = Followed(tmp_path)
+    with serving(followed.publication.folder, tmp_path / "server", "--workers", "1") as server:
+        for _ in range(3):
+            for process in psutil.Process(server.process.pid).children():
+                process.kill()
+            followed.publish()
+
+            def is_served() -> bool:
+                with suppress(OSError, http.client.HTTPException):
+                    return server.ask("POST", INFER, BODY).headers["x-model-version"] == str(
+                        followed.publication.version
+                    )
+                return False
+
+            poll_for(is_served, READY_S, "the version is served")
+            answer = json.loads(server.ask("POST", INFER, BODY).body)
+            assert answer["outputs"][0]["data"] == followed.offline[str(followed.publication.version)]
+        damaged = followed.publication.folder / "delta-00000004" / "rows" / "0.parquet"
+        os.truncate(damaged, 10)
+    # A server that starts with a damaged version serves the one before.
+    with serving(followed.publication.folder, tmp_path / "next", "--workers", "1") as server:
+        answer = json.loads(server.ask("POST", INFER, BODY).body)
+        assert (answer["model_version"], answer["outputs"][0]["data"]) == ("3", followed.offline["3"])
+        assert metric(server, "persia_serving_refused_versions_total") == 1
