@@ -1,6 +1,6 @@
 """A model in use: batches in, predictions out. onnxruntime computes its dense network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,16 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import CheckpointError, DataError, UserError, one_line
 from persia_cli.kernels.rows import hashing
-from persia_cli.serving.description import FEATURES, NETWORK, Missing, ModelDescription, read_description, require_files
-from persia_cli.serving.fields import read_fields
+from persia_cli.serving.description import (
+    FEATURES,
+    NETWORK,
+    FrozenGroup,
+    Missing,
+    ModelDescription,
+    read_description,
+    require_files,
+)
+from persia_cli.serving.fields import RequestFields, read_fields
 from persia_cli.serving.row_reader import GroupReader, Inputs
 
 if TYPE_CHECKING:
@@ -81,9 +89,9 @@ class Predictor:
         """`before` may have the same fields, which take longer to read than all else."""
         self.folder, self.description = folder, description
         is_same = before is not None and before.description.note(FEATURES) == description.note(FEATURES)
-        self.fields = before.fields if before is not None and is_same else read_fields(folder)
+        self.fields: RequestFields = before.fields if before is not None and is_same else read_fields(folder)
         self._network = FrozenNetwork(folder / NETWORK, threads)
-        overlays = description.overlays or [None] * len(description.groups)
+        overlays: Sequence[FrozenGroup | None] = description.overlays or [None] * len(description.groups)
         self._groups = [
             GroupReader(folder, group, description.features, description.seed, missing or "zeros", overlay)
             for group, overlay in zip(description.groups, overlays, strict=True)

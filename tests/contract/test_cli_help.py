@@ -63,11 +63,13 @@ FROZEN = {
         "recommend": "--approximate --item --keep --keep-seen --output --overwrite --step --top --users overrides run",
         "report": "--output run",
         "resume": "--dry-run overrides run",
+        "rollback": "folder version",
         "runs": "",
         "runs compare": "--json runs",
         "runs ls": "--json folder",
         "serve": (
-            "--connections --drain --host --log --missing --port --sample --tls --token-file --unix --workers folder"
+            "--connections --drain --host --log --max-lag --missing --port --sample --tls --token-file --unix "
+            "--workers folder"
         ),
         "stop": "--now run",
         "sweep": (

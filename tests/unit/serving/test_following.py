@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pytest
 
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.publish.version import read_version
-from persia_cli.serving.description import NETWORK, ROWS, Form
+from persia_cli.serving.description import NETWORK, ROWS, Form, Missing
 from persia_cli.serving.following import KEPT, VALUES, VERSIONS, Follower
 from persia_cli.serving.overlay import MIN_ROWS
 from persia_cli.serving.predictor import Predictor
@@ -41,7 +43,9 @@ def require_export(publication: Publication, follower: Follower, version: int, s
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("form", "missing"), [("float32", "init"), ("int8", "zeros")])
-def test_base_and_deltas_are_the_full_export_in_any_order(tmp_path: Path, seed: int, form: Form, missing) -> None:
+def test_base_and_deltas_are_the_full_export_in_any_order(
+    tmp_path: Path, seed: int, form: Form, missing: Missing
+) -> None:
     """With deletions, new bases, rollbacks, and followers that start in between."""
     publication, draw = Publication(tmp_path, form=form), np.random.default_rng(seed)
     publication.draw = np.random.default_rng(100 + seed)
@@ -79,7 +83,7 @@ def test_old_versions_and_replaced_rows_take_no_space(tmp_path: Path) -> None:
     assert 0 < len(maps) <= KEPT * 5
 
 
-def replace_rows(folder: Path, change) -> None:
+def replace_rows(folder: Path, change: Callable[[Any], Any]) -> None:
     """Change the table of rows of a delta, with right checksums."""
     table = pq.read_table(folder / ROWS_FILE)
     pq.write_table(change(table), folder / ROWS_FILE)
@@ -97,7 +101,7 @@ def alter(folder: Path) -> None:
     (folder / ROWS_FILE).write_bytes(content)
 
 
-def without(path: str):
+def without(path: str) -> Callable[[Path], None]:
     """Return what makes a description list no such file."""
 
     def change(folder: Path) -> None:
@@ -115,7 +119,7 @@ def other_weights(folder: Path) -> None:
     change_version(folder, files=[noted(folder, file.path) for file in read_version(folder).files])
 
 
-DAMAGES = {
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated": (truncate, "0.parquet is not the file that was published"),
     "altered": (alter, "0.parquet is not the file that was published"),
     "removed": (lambda folder: (folder / ROWS_FILE).unlink(), "0.parquet is missing"),
