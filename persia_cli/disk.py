@@ -112,6 +112,17 @@ def link(file: int, path: Path) -> bool:
     return False
 
 
+def link_briefly(source: Path, target: Path) -> None:
+    """Give a file another name in a temporary folder, which is not synced; raises OSError.
+
+    It stays if the first name is removed, except on another file system, where it is a symbolic link.
+    """
+    try:
+        os.link(source, target)
+    except OSError:
+        target.symlink_to(source.absolute())
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; at the end that file is synced and renamed to `path`.

@@ -6,13 +6,13 @@ follows its parent, and the model predicts the golden samples as the training co
 the newest stay, so that a rollback needs no work; processes that have mapped a file keep it after its folder is gone.
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from persia_cli.disk import link_briefly
 from persia_cli.errors import CheckpointError
 from persia_cli.publish.version import Version, chain_of, require_files
 from persia_cli.serving import description as artefact
@@ -127,7 +127,7 @@ class Follower:
         base, last = self._source / chain[0].folder, self._source / chain[-1].folder
         for group in self._model.groups:
             for path in (group.index, group.values):
-                _link(base / path, folder / path)
+                link_briefly(base / path, folder / path)
         shutil.copyfile(base / artefact.FEATURES, folder / artefact.FEATURES)
         notes = {note.path: note for note in self._model.files}
         for path in (artefact.NETWORK, artefact.GOLDEN):
@@ -155,11 +155,3 @@ def _require_same_requests(version: Version, served: ModelDescription, found: Mo
             f"version {version.version} has another name, or other inputs or outputs, than the model that is served; "
             "start the server anew to serve it"
         )
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file another name, which stays if the first is removed; across file systems it cannot stay."""
-    try:
-        os.link(source, target)
-    except OSError:
-        target.symlink_to(source.absolute())

@@ -6,7 +6,6 @@ have in common, so a new version needs few new pages. A full file is replaced by
 so it has at most twice the rows that have changed.
 """
 
-import os
 import secrets
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from persia_cli.disk import link_briefly
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.kernels.rows.hashing import hash_ids
 from persia_cli.kernels.serving.frozen_index import WORDS, fill_buckets
@@ -169,5 +169,5 @@ class GroupOverlay:
         words.tofile(index)
         np.concatenate(self._places).tofile(places)
         assert self._values is not None
-        os.link(self._values, values)
+        link_briefly(self._values, values)
         return planned
