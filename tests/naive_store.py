@@ -201,9 +201,11 @@ class Store:
             return None
         buckets = self.partition(key)
         at = next(number for number, bucket in enumerate(buckets) if bucket is slot[0])
-        for other in (buckets[at + 1 :] + buckets[:at])[:PATHS]:
+        others = (buckets[at + 1 :] + buckets[:at])[:PATHS]
+        for full, other in [(full, other) for full in (False, True) for other in others]:
             victims = [row for row in other if row.last_used < step]
-            if victims and (self.few or len(other) < SLOTS):
+            is_full = len(other) == SLOTS and not self.few
+            if victims and is_full == full and not (full and self.has_overflowed(buckets, other)):
                 place = other.index(min(victims, key=stays))
                 if not yields(other[place]):
                     return None
@@ -212,6 +214,12 @@ class Store:
                 other.pop()
                 return slot
         return None
+
+    def has_overflowed(self, buckets, bucket):
+        """Return True if a row of this first bucket lies in another one."""
+        return any(
+            self.candidates(row.name[0])[0] is bucket for other in buckets if other is not bucket for row in other
+        )
 
     def shift(self, first, second):
         """(bucket, place) to use: the end of one that is not full, or the place of a row that was moved; None if none.

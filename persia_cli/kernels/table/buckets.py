@@ -5,9 +5,9 @@ steps of last use (uint32). The high 32 bits of a key choose its partition. Each
 a change in one partition never touches another.
 
 Within its partition a key has two candidate buckets. It lies in the second one only if the first was full when the key
-was inserted. A full bucket stays full. So if the first bucket has an empty slot and does not hold the key, the key is
-unknown, and the second bucket need not be read. In a partition of few buckets, which fits the cache, a key may lie in
-either bucket, and both are always read.
+was inserted. A full bucket stays full while such keys lie elsewhere. So if the first bucket has an empty slot and does
+not hold the key, the key is unknown, and the second bucket need not be read. In a partition of few buckets, which fits
+the cache, a key may lie in either bucket, and both are always read.
 """
 
 from typing import NamedTuple

@@ -245,17 +245,34 @@ def _least_used_elsewhere(index, bucket, step, rules, count):
     Return NOWHERE if none was found, or if the first one may not be evicted. Search up to PATHS buckets behind this, or
     with `count` ALWAYS the whole partition: then the job ends if there is none.
     """
-    # Full buckets are skipped unless buckets are few, since a full bucket must stay full (see `buckets`): keys that
-    # overflowed to their second buckets would not be found any more.
     first = bucket - bucket % index.size
     others = index.size - np.uint64(1)
-    for _ in range(others if count >= ALWAYS else min(others, np.uint64(PATHS))):
-        bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
-        if index.size <= FEW or taken(index, bucket) != np.uint64(15):
-            slot, _ = _least_used_in(index, bucket, step, rules, MAX_PRIORITY)
-            if slot != NOWHERE:
-                return slot if _may_evict(index, slot, step, rules, count) else NOWHERE
+    most = others if count >= ALWAYS else min(others, np.uint64(PATHS))
+    # Full buckets come last: only one from which no key has overflowed may get an empty slot (see `buckets`). If none
+    # did, ever fewer buckets would have empty slots, and in the end no row to spare.
+    for full in (False, True):
+        at = bucket
+        for _ in range(most):
+            at = first if at + np.uint64(1) == first + index.size else at + np.uint64(1)
+            if (index.size > FEW and taken(index, at) == np.uint64(15)) == full:
+                slot, _ = _least_used_in(index, at, step, rules, MAX_PRIORITY)
+                if slot != NOWHERE and not (full and _has_overflowed(index, at)):
+                    return slot if _may_evict(index, slot, step, rules, count) else NOWHERE
     return NOWHERE
+
+
+@helper
+def _has_overflowed(index, bucket):
+    """Return whether a key of this first bucket lies in another one, by a search of the partition."""
+    first = bucket - bucket % index.size
+    for other in range(first, first + index.size):
+        bits = taken(index, other) if other != bucket else np.uint64(0)
+        while bits != np.uint64(0):
+            slot = other * np.uint64(SLOTS) + lowest_bit(bits)
+            if first_bucket(index, key_at(index, slot)) == bucket:
+                return True
+            bits &= bits - np.uint64(1)
+    return False
 
 
 @helper

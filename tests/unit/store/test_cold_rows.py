@@ -169,6 +169,21 @@ def test_an_index_stays_sound_while_batches_use_nearly_all_rows_of_memory(tmp_pa
     shard.close()
 
 
+def test_batches_that_use_most_rows_of_memory_never_run_out_of_slots(tmp_path):
+    """Nor after many steps: buckets that were full at some time lose rows again."""
+    rng = np.random.default_rng(0)
+    layout = layout_of(1, 2048, 1, SGD, TABLES[:1], when_full="evict_lru")
+    layout = replace(layout, groups=(replace(layout.groups[0], cold_bytes=1 << 22),))
+    shard = Shard(layout, 0, 1, cold_storage=ColdStorage(tmp_path))
+    shard.begin_cold()
+    known = rng.integers(2**64, size=8192, dtype=np.uint64)
+    for step in range(1, 41):
+        keys = rng.choice(known, 1024 if step % 4 else 1843, replace=False)
+        shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
+        check_store(shard.stores[0], np.array([shard.counters()[TABLES[0].name].rows]))
+    shard.close()
+
+
 def test_rows_that_are_loaded_twice_are_counted_wherever_they_are(tmp_path):
     shard = job_with_log(tmp_path).small_shard()
     store, keys = shard.stores[0], np.random.default_rng(0).integers(2**64, size=3000, dtype=np.uint64)

@@ -62,6 +62,17 @@ def test_a_full_evicting_store_retains_used_rows_within_its_capacity():
     assert shard.totals() == TableTotals(counters.rows, counters.evicted, counters.hits, counters.misses)
 
 
+def test_a_full_evicting_store_does_not_refuse_more_ids_with_time():
+    layout = layout_of(1, 2048, 1, SGD, TABLES[:1], when_full="evict_lru")
+    shard, rng = Shard(layout, 0, 1), np.random.default_rng(0)
+    known = rng.integers(2**64, size=8192, dtype=np.uint64)
+    for step in range(1, 300):
+        keys = rng.choice(known, 819, replace=False)
+        shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
+    counters = shard.counters()["user"]
+    assert counters.refused < 0.001 * counters.admitted
+
+
 def pair(capacity, partitions=1, **settings):
     layout = layout_of(1, capacity, partitions, SGD, TABLES[:1], **settings)
     return Shard(layout, 0, 1), naive_store.Store(layout)
