@@ -43,6 +43,7 @@ class Target(NamedTuple):
 _MANY = r"(?:[2-9]|\d\d)[\d.]*M rows"
 """At least two million rows: more than a cache holds."""
 _JOB = r"dlrm, dim 16, Criteo's shape, batch 4096, adagrad, \w+ wire, hybrid, staleness 3, 2 servers"
+_STALENESS = r"ML-1M, SASRec, 10 epochs, R@10, (?:[5-9]|\d\d+) seeds"
 GPU_SPEEDS = {
     "dlrm dim 16 batch 4096 float32": {" / tables": 0.65, " / dense": 0.55, "": 2.8e6},
     "dcn_v2 dim 16 batch 4096 float32": {" / tables": 0.80, " / dense": 0.70, "": 2.4e6},
@@ -101,6 +102,23 @@ TARGETS: dict[str, Sequence[Target]] = {
         Target(r"loader, ML-1M: persia / ready lists", 0.9),
         Target(r"decoded lists, ML-1M: persia / ready lists", 0.05, at_most=True),
         Target(r"memory of 4 loaders, ML-1M: persia / ready lists", 0.5, at_most=True),
+    ),
+    "python -m scripts.measure ragged --ratings ratings.parquet": (
+        Target(r"sasrec, beauty: persia / padded", 3.0),
+        Target(r"sasrec, movielens: persia / padded", 2.2),
+    ),
+    "python -m scripts.measure sequences --beauty Beauty.txt --movielens ratings.dat --rounds 3": (
+        Target(r"Beauty, SASRec, 40 epochs, R@10: persia", 0.089),
+        Target(r"Beauty, SASRec, 40 epochs, N@10: persia", 0.053),
+        Target(r"ML-1M, SASRec, 30 epochs, R@10: persia", 0.250),
+        Target(r"ML-1M, SASRec, 30 epochs, N@10: persia", 0.135),
+        Target(r"ML-1M, HSTU, 1,024 negatives, 20 epochs, R@10: persia", 0.272),
+        Target(r"ML-1M, HSTU, 1,024 negatives, 20 epochs, N@10: persia", 0.155),
+        Target(r"ML-1M, 10 epochs, R@10, hstu - sasrec: persia", 0.015),
+        Target(r"ML-1M, SASRec, 2 epochs, samples/s: persia / plain torch", 0.9),
+    ),
+    "python -m scripts.measure sequences --movielens ratings.dat --only staleness --rounds 5": (
+        Target(rf"{_STALENESS}, distance of hybrid 3 from sync: persia", 2.0, at_most=True),
     ),
     "python -m scripts.measure prepare train.txt": (
         Target(rf"preparing {_MANY} of Criteo's text on 2 cores: persia", 400_000),

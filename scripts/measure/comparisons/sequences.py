@@ -6,7 +6,7 @@
 
 Each round is a whole job in separate processes, with another seed from 11 on. A file of MovieLens may be Parquet with
 user_id, movie_id and seq_pos, the place in a user's ratings. Times are CPU seconds of all processes of a job, with its
-evaluations, and samples per second while it trains.
+evaluations, and samples per second while it trains. The case `speed` alternates with plain torch in this process.
 """
 
 import json
@@ -15,8 +15,9 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
+from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from scripts.measure import Given, Note
 from scripts.measure.timing import measured
 
 FIRST_SEED = 11
+TORCH = "plain torch"
 HSTU = ["model=hstu", "model.dim=64", "model.heads=2", "model.dropout=0.2", "model.attend={item: [last_items]}"]
 MORE = ["train.losses={label: {kind: sampled_softmax, negatives: 1024}}"]
 FALLING = [f"optimizer.{part}.schedule={{kind: cosine, over_steps: 3780}}" for part in ("embedding", "dense")]
@@ -52,16 +54,19 @@ CASES = {
     "networks": Case("ML-1M, 10 epochs", "movielens_next", 10, {"hstu": HSTU, "sasrec": []}),
     "staleness": Case("ML-1M, SASRec, 10 epochs", "movielens_next", 10, {"hybrid 3": ["mode.staleness=3"],
                                                                         "sync": ["mode=sync"]}),
+    "speed": Case("ML-1M, SASRec, 2 epochs", "movielens_next", 2, {OURS: [], TORCH: []}),
 }  # fmt: skip
+UNITS = {"R@10": "recall", "N@10": "ndcg", "CPU s": "cpu_s", "samples/s": "samples_per_s"}
+"""The field of an outcome with each."""
 
 
 class Outcome(NamedTuple):
-    """The results of a job."""
+    """The results of a job; plain torch has a speed alone."""
 
-    recall: float
-    ndcg: float
-    cpu_s: float
     samples_per_s: float
+    recall: float = 0.0
+    ndcg: float = 0.0
+    cpu_s: float = 0.0
 
 
 def options(parser: ArgumentParser) -> None:
@@ -89,16 +94,30 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
                 seed = FIRST_SEED + number
                 note(f"{case.name}, {side}, seed {seed}")
                 epochs = 1 if given.quick else case.epochs
-                found[side].append(_train(folder, case, case.sides[side], epochs, f"{side.split()[0]}-{seed}", seed))
+                if side == TORCH:
+                    found[side].append(Outcome(_by_torch(folder, case, epochs, seed)))
+                else:
+                    name = f"{side.split()[0]}-{seed}"
+                    found[side].append(_train(folder, case, case.sides[side], epochs, name, seed))
                 note(f"{found[side][-1]}")
-            for unit, field in (
-                ("R@10", "recall"),
-                ("N@10", "ndcg"),
-                ("CPU s", "cpu_s"),
-                ("samples/s", "samples_per_s"),
-            ):
-                values = {side: [getattr(each, field) for each in every] for side, every in found.items()}
-                yield measured(case.name, unit, values)
+            yield from results(case, found)
+
+
+def results(case: Case, found: dict[str, list[Outcome]]) -> Iterator[Result]:
+    """Yield what a case has found, and how its sides differ, seed by seed."""
+    for unit, field in UNITS.items():
+        if TORCH in case.sides and unit != "samples/s":
+            continue
+        values = {side: [getattr(each, field) for each in every] for side, every in found.items()}
+        yield measured(f"{case.name}, {unit}", unit, values)
+        if unit == "R@10" and len(values) == 2:
+            (one, left), (other, right) = values.items()
+            differences = [a - b for a, b in zip(left, right, strict=True)]
+            yield measured(f"{case.name}, R@10, {one} - {other}", "R@10", {OURS: differences})
+            if len(differences) > 1:
+                error = max(stdev(differences) / sqrt(len(differences)), 1e-9)
+                what = f"{case.name}, R@10, {len(differences)} seeds, distance of {one} from {other}"
+                yield measured(what, "standard errors", {OURS: [abs(fmean(differences)) / error]})
 
 
 def _text(source: Path, folder: Path) -> Path:
@@ -116,6 +135,15 @@ def _text(source: Path, folder: Path) -> Path:
     return file
 
 
+def _by_torch(folder: Path, case: Case, epochs: int, seed: int) -> float:
+    """Return the samples per second of plain torch with the settings of a case."""
+    from persia_cli.config.compose import compose_run
+    from scripts.measure.next_items import samples_per_s
+
+    run = compose_run([f"conf={case.conf}", f"dataset.path={folder / case.conf}", f"seed={seed}"])
+    return samples_per_s(run, str(folder / case.conf / "histories.parquet"), epochs)
+
+
 def _train(folder: Path, case: Case, words: Sequence[str], epochs: int, name: str, seed: int) -> Outcome:
     run = folder / "runs" / f"{case.conf}-{epochs}-{name}"
     before = _cpu_seconds()
@@ -124,7 +152,7 @@ def _train(folder: Path, case: Case, words: Sequence[str], epochs: int, name: st
     [tested] = [json.loads(line) for file in (run / "evals").glob("*/metrics.jsonl") for line in file.open()]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]
     speed = fmean(line["samples_per_s"] for line in lines if line["split"] == "train")
-    return Outcome(tested["recall@10"], tested["ndcg@10"], _cpu_seconds() - before, speed)
+    return Outcome(speed, tested["recall@10"], tested["ndcg@10"], _cpu_seconds() - before)
 
 
 def _persia(folder: Path, *words: object) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from persia_cli.bench.result import Result, Side
 from persia_cli.config.compose import compose_run
 from persia_cli.observe.machine import Processor
 from scripts.measure import Given, Note, __main__, report, targets
-from scripts.measure.comparisons import store
+from scripts.measure.comparisons import sequences, store
 from scripts.measure.timing import Timing, Turn, alternate, compared, measured
 
 TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
@@ -111,6 +112,30 @@ def test_its_json_is_judged_from_a_file(capsys: pytest.CaptureFixture[str], tmp_
     assert {"cpu", "cores", "memory", "huge_pages", "libraries"} <= printed["machine"].keys()
     (tmp_path / "x.json").write_text(ended.out)
     assert __main__.main(["targets", str(tmp_path / "x.json")]) == 1
+
+
+def test_cases_of_sequences_are_held_against_their_targets() -> None:
+    outcome, drawn = sequences.Outcome(100.0, recall=0.3, ndcg=0.2, cpu_s=50.0), np.random.default_rng(0)
+    met = {
+        name: [
+            judged.met
+            for judged in targets.judge(list(sequences.results(case, {side: [outcome] * 5 for side in case.sides})))
+        ]
+        for name, case in sequences.CASES.items()
+    }
+    assert met == {
+        "beauty": [True, True],
+        "sasrec": [True, True],
+        "hstu": [True, True],
+        "networks": [False],
+        "staleness": [True],
+        "speed": [True],
+    }
+    worse = [outcome._replace(recall=0.29 + 0.001 * draw) for draw in drawn.random(5)]
+    found = sequences.results(sequences.CASES["staleness"], {"hybrid 3": worse, "sync": [outcome] * 5})
+    [judged] = targets.judge(list(found))
+    assert not judged.met
+    assert judged.value > 10
 
 
 def test_results_before_an_error_are_printed(comparison: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
