@@ -24,6 +24,7 @@ from persia_cli.commands import (
     launch_role,
     plan,
     predict,
+    publish,
     recipe,
     recommend,
     report,
@@ -63,6 +64,7 @@ app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=recommend.EXAMPLES)(recommend.recommend)
 app.command(epilog=export.EXAMPLES)(export.export)
+app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=rollback.EXAMPLES)(rollback.rollback)
 app.command(epilog=report.EXAMPLES)(report.report)

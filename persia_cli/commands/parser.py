@@ -13,7 +13,7 @@ from persia_cli.errors import OrderlyEndError, UserError
 
 GROUPS = {
     "Train": ("train", "resume", "sweep", "plan"),
-    "Use": ("eval", "predict", "recommend", "export", "serve", "rollback"),
+    "Use": ("eval", "predict", "recommend", "export", "publish", "serve", "rollback"),
     "Look": ("report", "dashboard", "runs", "data", "table", "checkpoint", "config", "recipe"),
     "Operate": ("top", "attach", "stop", "logs", "doctor"),
     "Develop": ("bench", "trace", "launch-role", "keys"),

@@ -51,8 +51,9 @@ class StepAgreement:
 PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
 
 
-Trigger = Literal["steps", "minutes", "request", "signal", "best", "end"]
-"""The reason for saving: every so many steps or minutes, on request, on a signal, as the best, or at the end."""
+Trigger = Literal["steps", "minutes", "request", "signal", "best", "end", "publish"]
+"""The reason for saving: every so many steps or minutes, on request, on a signal, as the best, or at the end; or a cut
+for the publisher, which is no checkpoint."""
 AWAITED: tuple[Trigger, ...] = ("request", "signal", "end")
 """The reasons for which a process waits for the checkpoint, so that it is written at full speed."""
 
@@ -73,6 +74,8 @@ class Phase:
     """True if the phase ended before its planned end."""
     trigger: Trigger = field(default="end", compare=False)
     """Of a saving phase: the reason for saving."""
+    is_last: bool = field(default=False, compare=False)
+    """Of a cut for the publisher: nothing is trained after it."""
     evaluation_due: bool = field(default=False, compare=False)
     """Of a saving phase: the model is due for evaluation at this step, which has not happened yet."""
     reductions: tuple[int, int] = (0, 0)
@@ -87,6 +90,8 @@ class PendingRequests:
     """The reason of a requested checkpoint; the schedule clears it once the step is saved."""
     end: bool = False
     """True if the job must end after that."""
+    publish: bool = False
+    """True if a cut for the publisher is due; the schedule clears it."""
 
 
 def schedule(
@@ -101,12 +106,14 @@ def schedule(
     requests: PendingRequests | None = None,
     evaluation_due: bool = False,
     is_saved: bool = False,
+    publishes: bool = False,
 ) -> Iterator[Phase]:
     """Yield the phases of training the steps [first, steps), with an evaluation split of `eval_steps` steps.
 
     After each evaluation, which must be added to `tracker` before the next phase is requested, `tracker` may end the
     job or select the step for saving. `requests` is read whenever a phase is over. With `evaluation_due`, the
     evaluation at step `first` is still due; with `is_saved`, the model of that step is in a checkpoint of this run.
+    With `publishes`, a cut for the publisher comes before the last save.
 
     Save before the first and the last evaluation, because an evaluation can fail on bad rows. The save after it only
     updates the manifest. After training up to a step, these phases follow:
@@ -120,6 +127,7 @@ def schedule(
     | the first evaluation, whose step is saved as the best | save, evaluate, save |
     | the last step, saved and evaluated | save, evaluate, save |
     | a save is requested | save |
+    | a cut is due | save, as the trigger `publish` |
     | the end is requested | save, done |
     | the end is requested while an evaluation is due | save with `evaluation_due`, done |
     """
@@ -149,6 +157,9 @@ def schedule(
             if not evaluation_due:
                 over, improved = tracker.over, tracker.improved
         over |= position == steps and not evaluation_due
+        if requests.publish or (publishes and over):
+            requests.publish = False
+            yield Phase("saving", last=position, trigger="publish", is_last=over)
         trigger = _trigger(
             bool(save_every and position % save_every == 0), improved, over and save_at_end, requests, over
         )

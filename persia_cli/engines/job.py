@@ -22,6 +22,7 @@ from persia_cli.observe.kept_samples import encoded_samples
 from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import Job, JobPlan
+from persia_cli.publish.version import require_publishable
 from persia_cli.storage.addresses import rooted
 from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.claim import WRITER, claim
@@ -134,6 +135,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
     record = None
+    if plan.job.task == "train" and (publish := anchored(plan.run).publish) is not None:
+        require_publishable(Path(publish.to), run_dir.absolute().name)
     if plan.is_resumed:
         record = record_so_far(plan)
     else:
@@ -197,6 +200,8 @@ def anchored(run: Run) -> Run:
         changed["embedding"] = run.embedding.model_copy(update={"cold": cold})
     if run.checkpoint.path is not None:
         changed["checkpoint"] = run.checkpoint.model_copy(update={"path": _absolute(run.checkpoint.path)})
+    if run.publish is not None:
+        changed["publish"] = run.publish.model_copy(update={"to": _absolute(run.publish.to)})
     return run.model_copy(update=changed)
 
 

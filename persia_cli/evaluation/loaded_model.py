@@ -13,7 +13,7 @@ from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
-from persia_cli.model.calibration import calibrate, factors_of
+from persia_cli.model.calibration import calibrate, factors_of, unchanged
 from persia_cli.model.outputs import split_output
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
@@ -31,17 +31,18 @@ from persia_cli.training.pooling import Staging, model_batch
 from persia_cli.wire.messages import GroupRows
 
 
-def load_network(run: Run, checkpoint: Location) -> nn.Module:
+def load_network(run: Run, checkpoint: Location, corrects: bool = False) -> nn.Module:
     """Return a saved network in evaluation mode, with corrected logits; raises CheckpointError for a damaged one.
 
-    It is also raised for one of another model.
+    It is also raised for one of another model. With `corrects`, the network has factors for a correction in any case.
     """
     prepare_torch(run.train.threads)
     shape = input_shape(run, embedding_layout(run))
     network = build_model(run.model, shape, run.seed)
     load_weights(verified_folder(checkpoint, "dense"), network)
-    if (factors := factors_of(calibration_of(run, checkpoint), shape.tasks)) is not None:
-        calibrate(network, factors)
+    factors = factors_of(calibration_of(run, checkpoint), shape.tasks)
+    if corrects or factors is not None:
+        calibrate(network, unchanged(shape.tasks) if factors is None else factors)
     return network.eval()
 
 

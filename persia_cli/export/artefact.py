@@ -56,19 +56,22 @@ def write_artefact(
     UserError, CheckpointError, DiskError.
     """
     with output.replaced() as part:
-        (part / ROWS).mkdir()
-        description = _write_into(part, order, network, on_work)
+        description = write_files(part, order, network, on_work)
         prove(part)
     return description
 
 
-def _write_into(folder: Path, order: Order, network: SavedNetwork, on_work: OnWork) -> ModelDescription:
+def write_files(
+    folder: Path, order: Order, network: SavedNetwork, on_work: OnWork, keeps_weights: bool = False
+) -> ModelDescription:
+    """Write the files of an exported model into a new folder; `keeps_weights` is as in `write_network`."""
+    (folder / ROWS).mkdir(parents=True, exist_ok=True)
     run, checkpoint = order.model.run, order.model.checkpoint
     manifest = read_manifest(checkpoint)
     require_rows(checkpoint, on_work)
     on_work("network", 0, 1)
     what = f"model.kind={run.model.kind}"
-    write_network(network.network, network.shape, network.groups, folder / NETWORK, what)
+    write_network(network.network, network.shape, network.groups, folder / NETWORK, what, keeps_weights)
     groups = _write_groups(folder, order, network, manifest, on_work)
     samples, labels = read_samples(run, order.model.run_dir / SAMPLES), list(label_names(run))
     golden = Golden(samples.batch, network.logits(samples.batch))

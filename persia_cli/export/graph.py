@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,7 +16,7 @@ from persia_cli.errors import UserError, one_line
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
 from persia_cli.serving.predictor import LOGITS
-from persia_cli.serving.row_reader import pooled_name, sequence_names
+from persia_cli.serving.row_reader import Inputs, pooled_name, sequence_names
 from persia_cli.training.inputs import GroupShape
 
 EXAMPLES = 3
@@ -69,8 +70,18 @@ def example_of(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, 
     return Example(module, (dense, pooled, values, masks), shapes, inputs)
 
 
-def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...], path: Path, what: str) -> None:
+def write_network(
+    network: nn.Module,
+    shape: InputShape,
+    groups: tuple[GroupShape, ...],
+    path: Path,
+    what: str,
+    keeps_weights: bool = False,
+) -> None:
     """Write a network in evaluation mode as an ONNX file.
+
+    With `keeps_weights`, its initialisers are all weights, under their names, so that others can replace them;
+    otherwise some are folded into others, which onnxruntime does too when it loads the file.
 
     Raises UserError that names `what` and the operation, for a network that cannot be traced or written as ONNX.
     """
@@ -87,7 +98,54 @@ def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShap
             dynamic_shapes=example.shapes,
             external_data=False,
             verbose=False,
+            optimize=not keeps_weights,
         )
+
+
+def weights_by_name(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return all parameters and buffers of a network by all their names, also those that are not saved with it."""
+    return {
+        **dict(network.named_parameters(remove_duplicate=False)),
+        **dict(network.named_buffers(remove_duplicate=False)),
+    }
+
+
+class WeightlessNetwork:
+    """A network as an ONNX file that `write_network` has written with `keeps_weights`; other weights take its place."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file."""
+        import onnx
+
+        self._model = onnx.load(path)
+
+    def has_all_weights(self, network: nn.Module) -> bool:
+        """Return True if all floating-point weights of a network are in the file, so that others can replace them."""
+        named, there = weights_by_name(network), {each.name for each in self._model.graph.initializer}
+        replaceable = {id(weight) for name, weight in named.items() if f"network.{name}" in there}
+        return all(id(weight) in replaceable for weight in named.values() if weight.is_floating_point())
+
+    def write(self, network: nn.Module, path: Path) -> None:
+        """Write the file with the weights of a network."""
+        from onnx import numpy_helper
+
+        weights = {f"network.{name}": each for name, each in weights_by_name(network).items()}
+        for each in self._model.graph.initializer:
+            if each.name in weights:
+                values = np.ascontiguousarray(weights[each.name].detach().numpy())
+                each.CopyFrom(numpy_helper.from_array(values, each.name))
+        path.write_bytes(self._model.SerializeToString())
+
+
+def inputs_of(shape: InputShape, batch: ModelBatch) -> Inputs:
+    """Return the inputs of the file for a batch."""
+    inputs = {"dense": batch.dense.numpy()}
+    inputs |= {pooled_name(number): rows.detach().numpy() for number, rows in enumerate(batch.groups)}
+    for number, feature in enumerate(shape.features):
+        if feature.pooling == "none":
+            pair = [tensor.detach().numpy() for tensor in batch.sequences[feature.name]]
+            inputs |= dict(zip(sequence_names(number), pair, strict=True))
+    return inputs
 
 
 @contextmanager

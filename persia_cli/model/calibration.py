@@ -18,10 +18,15 @@ def factors_of(calibration: Sequence[Calibration], tasks: int) -> Factors | None
     """Return float32 [2, tasks], the slopes and the shifts of all labels; None if no label is corrected."""
     if not calibration:
         return None
-    factors = np.array([np.ones(tasks), np.zeros(tasks)], np.float32)
+    factors = unchanged(tasks)
     for correction in calibration:
         factors[:, correction.task] = correction.slope, correction.shift
     return factors
+
+
+def unchanged(tasks: int) -> Factors:
+    """Return the factors that do not change logits."""
+    return np.array([np.ones(tasks), np.zeros(tasks)], np.float32)
 
 
 def calibrate(network: nn.Module, factors: Factors) -> None:

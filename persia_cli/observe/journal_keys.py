@@ -111,6 +111,10 @@ EVENT_KINDS: dict[str, Event] = {
         ("step", "given_up", "text", "retry_s"),
         "a checkpoint could not be written, the `given_up`-th so far; it is tried again after `retry_s` seconds",
     ),
+    "cut": Event(
+        ("path", "step", "since", "nbytes", "rows", "seconds"),
+        "a cut for the publisher is complete (`publish`): its rows were used in step `since` or later",
+    ),
     "scored": Event(("path", "rows", "spread"), "a file of predictions is complete"),
     "roles": Event(
         ("roles",),

@@ -13,6 +13,7 @@ from persia_cli.config.schema import (
     ParquetDataset,
     Poisson,
     Run,
+    SampledSoftmax,
 )
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.config.schema.sequences import Sequential
@@ -45,9 +46,28 @@ def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
                 f"embedding.tables.{name}.trainable=false: nothing gives this table its rows; name a saved model or "
                 "vectors in init_from"
             )
+    yield from _of_publishing(run, eval_rows)
     yield from _of_losses(run)
     yield from _of_windows(run)
     yield from _of_one_sample(run)
+
+
+def _of_publishing(run: Run, eval_rows: int) -> Iterator[str]:
+    """Yield the reasons why the changes of a model cannot be named, or not be judged."""
+    if run.publish is None:
+        return
+    if isinstance(run.mode, AsyncMode):
+        yield "publish needs dense weights that NN workers hold; use mode=hybrid or mode=sync, or leave publish out"
+    if run.embedding.cold is not None:
+        yield "publish cannot name what changes in a cold tier; leave out publish or embedding.cold"
+    if any(isinstance(loss, SampledSoftmax) and loss.candidates == "uniform" for loss in run.losses):
+        yield (
+            "publish finds changed rows by their last use, which candidates=uniform changes without; use "
+            "candidates=batch, or leave publish out"
+        )
+    guard = run.publish.guard
+    if not eval_rows and (guard.ne is not None or guard.calibration is not None):
+        yield f"publish.guard judges evaluations, and the data set has none{split_line(run, 'eval')}"
 
 
 def _of_losses(run: Run) -> Iterator[str]:

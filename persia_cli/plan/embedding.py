@@ -256,6 +256,7 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: in
         wire=run.embedding.wire,
         counts_uses=any(_counts_uses(run, table) for table in tables),
         epoch_bits=epoch_bits_for(rows, run.train.batch * readers),
+        names_left=run.publish is not None,
     )
 
 

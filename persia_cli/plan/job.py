@@ -360,6 +360,7 @@ def job_phases(
             requests=requests,
             evaluation_due=job.evaluation_due,
             is_saved=is_saved,
+            publishes=run.publish is not None,
         )
         if job.benchmark:
             phases = in_turns(phases, job.benchmark.turn_steps)

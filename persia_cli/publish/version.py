@@ -10,6 +10,7 @@ never changes. So a folder with a `version.json` is complete, unless a disk or a
 
 import hashlib
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -182,6 +183,28 @@ def chain_of(folder: Path, number: int) -> list[Version]:
     if {each.base for each in chain} != {chain[-1].version}:
         raise CheckpointError(f"the versions before version {number} in {folder} have different bases; copy them anew")
     return chain[::-1]
+
+
+def last_version(folder: Path) -> Version | None:
+    """Return the newest version of a folder, None if it has none; raises CheckpointError."""
+    versions = versions_of(folder)
+    return read_version(versions[max(versions)]) if versions else None
+
+
+def require_publishable(folder: Path, run: str) -> None:
+    """Raise UserError if versions of a run cannot be written to a folder, CheckpointError if its last is damaged."""
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"publish needs {missing[0]}, which is not installed; pip install 'persia-cli[export]'")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"publish.to={folder} is no folder; choose another")
+    require_own(folder, last_version(folder), run)
+
+
+def require_own(folder: Path, last: Version | None, run: str) -> None:
+    """Raise UserError if a folder has versions of another run."""
+    if last is not None and last.run != run:
+        raise UserError(f"{folder} has versions of the run {last.run}; choose another folder for {run}")
 
 
 def _read(path: Path, decoder: Any, otherwise: str) -> Any:

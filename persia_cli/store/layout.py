@@ -184,6 +184,8 @@ class GroupSpec:
     """Counts of look-ups are halved every 2^epoch_bits steps."""
     cold_bytes: int = 0
     """Space on disks, of all servers together, for rows that leave memory; 0 if they are lost."""
+    names_left: bool = False
+    """True if stores note the keys whose rows are evicted, for what a publisher has to delete."""
 
     @property
     def is_frozen(self) -> bool:

@@ -10,6 +10,7 @@ from persia_cli.kernels.rows.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
 from persia_cli.kernels.rows.rows import CODES, RowArena, fill_rows
 from persia_cli.kernels.table import buckets, frequency, slots
 from persia_cli.kernels.table.cold import ColdLog, no_log
+from persia_cli.kernels.table.index import find_and_touch
 from persia_cli.kernels.table.old_rows import OldRows
 from persia_cli.kernels.toolchain.memory import HUGE_PAGE
 from persia_cli.store.cold.cold_rows import ColdRows, ColdStorage
@@ -23,6 +24,8 @@ MARKS_AT_ONCE = 2**18
 """Buckets whose marks are copied at a time."""
 AHEAD = 32 << 20
 """Bytes of rows that are moved into huge pages ahead of use: each call for it waits for all processors once."""
+MAX_LEFT = 1 << 20
+"""Maximum number of keys that a store notes when they leave memory; pages that are not written take none."""
 FEW, INDEX_AT_ONCE = 1 << 16, 8 << 20
 """An index is in small pages up to so many rows, so that small tables take little memory; then each look-up moves so
 many bytes of it into huge pages."""
@@ -30,6 +33,8 @@ many bytes of it into huge pages."""
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Floats = NDArray[np.float32]
+LeftKeys = tuple[Keys, Tables]
+"""Keys that have no row any more, with their tables, in order."""
 
 
 class RowStore:
@@ -172,6 +177,19 @@ class RowStore:
         counts.left_out[:] -= came
         self.cold.loaded[:] += came
 
+    def take_left(self) -> LeftKeys | None:
+        """Return the keys that have left memory since the last call; None for more than are noted."""
+        left = self.index.left
+        number = int(left[0])
+        left[0] = 0
+        if number > left.size // 2:
+            return None
+        pairs = np.unique(left[1 : 1 + 2 * number].reshape(-1, 2), axis=0)
+        keys, tables = np.ascontiguousarray(pairs[:, 0]), pairs[:, 1].astype(np.uint16)
+        rows = np.empty(keys.size, np.int64)
+        find_and_touch(self.index, keys, tables, 0, rows)  # some have returned; step 0 raises no step of last use
+        return keys[rows < 0], tables[rows < 0]
+
     def mark_frequencies_loaded(self) -> None:
         """Record that the sketch may have counts from now on, even with few rows."""
         self._has_loaded[0] = 1
@@ -243,6 +261,7 @@ def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> bu
         sketch=memory(len(partitions) * group.sketch_lines * int(frequency.WORDS), np.uint64),
         lines=np.uint64(group.sketch_lines),
         epoch_bits=np.uint64(group.epoch_bits),
+        left=memory(1 + 2 * MAX_LEFT if group.names_left else 0, np.uint64),
     )
 
 

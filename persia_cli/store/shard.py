@@ -134,10 +134,13 @@ class Shard:
             if store.cold is not None:
                 store.cold.close()
 
-    def begin_snapshot(self, cells: int | None = None) -> ShardSnapshot:
-        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.snapshot`."""
+    def begin_snapshot(self, cells: int | None = None, since: int | None = None) -> ShardSnapshot:
+        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.snapshot`.
+
+        With `since`, it has the rows last used in that step or later, and the keys that have left.
+        """
         self.end_snapshot()
-        self._snapshot = ShardSnapshot(self.stores, self.look_ups.tolist(), cells)
+        self._snapshot = ShardSnapshot(self.stores, self.look_ups.tolist(), cells, since)
         return self._snapshot
 
     def end_snapshot(self) -> None:

@@ -99,12 +99,12 @@ NOTHING = empty_save_area()
 class StoreSnapshot:
     """The snapshot of one row store."""
 
-    def __init__(self, store: RowStore, since: int = 0, cells: int | None = None) -> None:
-        """Begin a snapshot of the rows last used in step `since` or later.
+    def __init__(self, store: RowStore, since: int | None = None, cells: int | None = None) -> None:
+        """Begin a snapshot of all rows with the sketch, or of the rows last used in step `since` or later.
 
         `cells` is the number of rows that can be copied before their turn; the constants give its default.
         """
-        self._store, self._since = store, since
+        self._store, self._since = store, since or 0
         self._states = np.array(list(store.group.optimizer.states(store.group.dim).values()), np.int64)
         self._listed = _listing(0)
         self._starts = np.empty(2, np.int64)
@@ -114,7 +114,9 @@ class StoreSnapshot:
             cells = min(store.used, max(int(store.used * COPIED_FRACTION), COPIED_BYTES // nbytes))
         self._save_area = _save_area_of(store, cells)
         self.old = _emptied(self._save_area, store.used, cells)
-        self._sketch: Lines = store.index.sketch.copy() if store.has_frequencies else NO_LINES
+        self._sketch: Lines = NO_LINES
+        if since is None and store.has_frequencies:
+            self._sketch = store.index.sketch.copy()
         windows = max(1, (store.used * nbytes + self._sketch.nbytes) // PORTION_BYTES)
         windows = min(windows, len(store.partitions))
         self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
@@ -199,9 +201,17 @@ def _listing(size: int) -> Listed:
 class ShardSnapshot:
     """The snapshots of all row stores of a shard, begun at the same moment and taken one after the other."""
 
-    def __init__(self, stores: Sequence[RowStore], look_ups: Sequence[int], cells: int | None = None) -> None:
-        """Begin it; `look_ups` are the numbers of each group's look-ups so far, `cells` is as in `StoreSnapshot`."""
-        self._snapshots = [StoreSnapshot(store, cells=cells) for store in stores]
+    def __init__(
+        self, stores: Sequence[RowStore], look_ups: Sequence[int], cells: int | None = None, since: int | None = None
+    ) -> None:
+        """Begin it; `look_ups` are the numbers of each group's look-ups so far.
+
+        `cells` and `since` are as in `StoreSnapshot`. With `since`, keys that have left since the last such snapshot
+        are in `left`.
+        """
+        self.left = [] if since is None else [store.take_left() for store in stores]
+        """The keys that have left each store."""
+        self._snapshots = [StoreSnapshot(store, since, cells) for store in stores]
         self.cold: list[Sequence[CutSegment]] = [() if store.cold is None else store.cold.cut() for store in stores]
         """The rows of each store that are not in memory."""
         self._look_ups = tuple(look_ups)

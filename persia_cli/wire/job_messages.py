@@ -197,6 +197,8 @@ class SaveModel(FieldSet, frozen=True, tag="saving"):
     step: Count
     awaited: bool = False
     """True if a process waits for it: it is written at full speed, even if that slows training down."""
+    since: Count | None = None
+    """Of a cut for the publisher: only rows last used in this step or later, and the ids that have left; else None."""
 
 
 class Pause(FieldSet, frozen=True, tag="paused"):

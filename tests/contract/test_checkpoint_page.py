@@ -74,7 +74,7 @@ def test_every_event_and_its_keys_are_declared(result: JobResult) -> None:
             if isinstance(kind := fields.pop("event", None), ast.Constant):
                 written.append((kind.value, set(fields)))
     assert [(kind, keys) for kind, keys in written if not keys <= set(EVENT_KINDS[kind].keys)] == []
-    assert {kind for kind, _ in written} | {"save_failed"} == set(EVENT_KINDS)
+    assert {kind for kind, _ in written} | {"save_failed", "cut"} == set(EVENT_KINDS)
 
 
 def test_every_counter_of_tables_is_declared(result: JobResult) -> None:

@@ -54,6 +54,7 @@ FROZEN = {
         "on-host": "",
         "plan": "--conf-dir --costs --json --machines --samples-per-s overrides",
         "predict": "--keep --logits --output --overwrite --step data run",
+        "publish": "--follow --to run",
         "recipe": "",
         "recipe cp": "folder name",
         "recipe ls": "",

@@ -102,7 +102,12 @@ def test_every_command_and_option_is_there() -> None:
     assert set(by_name) == {name for name in FROZEN if name and name not in HIDDEN}
     del by_name["launch-role"]  # has hidden options
     for name, section in by_name.items():
-        options = {word for word in FROZEN[name] if word.startswith("--")} - {"--help", "--parent", "--progress"}
+        options = {word for word in FROZEN[name] if word.startswith("--")} - {
+            "--help",
+            "--parent",
+            "--progress",
+            "--follow",
+        }
         assert [option for option in sorted(options) if option not in section] == []
 
 

@@ -59,6 +59,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
+from persia_cli.config.schema.publish import Publish, PublishGuard
 from persia_cli.config.schema.run import EarlyStop, Evaluation, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, Hstu, Ligr, SasRec, TwoTower
 from persia_cli.config.schema.split import (

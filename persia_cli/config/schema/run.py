@@ -29,6 +29,7 @@ from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOf
 from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
+from persia_cli.config.schema.publish import Publish
 from persia_cli.errors import did_you_mean
 from persia_cli.metric import AUC, Link, headlines, is_of_retrieval, metrics_of
 
@@ -215,6 +216,8 @@ class Run(Node):
     """Reaction to the death of a process."""
     loggers: Changeable[Annotated[tuple[Tracker, ...], AfterValidator(_once)]] = ()
     """Trackers that get the metrics of a training too; each has its own settings, in environment variables."""
+    publish: Changeable[Publish | None] = None
+    """Versions of the model for a server that follows its training."""
     metrics_port: Changeable[Annotated[int, Field(ge=1, le=65535), NUMBER] | None] = None
     """Port of the loopback interface of the coordinator's machine where Prometheus gets the latest metrics of a
     training, at `/metrics`."""

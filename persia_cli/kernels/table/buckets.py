@@ -68,6 +68,9 @@ class Index(NamedTuple):
     """Lines of the sketch of each partition."""
     epoch_bits: np.uint64
     """Counts are halved every 2^epoch_bits steps."""
+    left: NDArray[np.uint64]
+    """uint64[1 + 2 n]: the number of keys that may have left, then key and table number of the first n of them; empty
+    where nothing has to be deleted elsewhere."""
 
 
 ENTRY_AT = np.uint64(2 * max(CHUNK, PATHS))
@@ -76,7 +79,7 @@ SCRATCH = int(ENTRY_AT + ENTRY_WORDS)
 INDEX = types.NamedTuple(
     (
         write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64),
-        write(U32), write(U64), U64, U64,
+        write(U32), write(U64), U64, U64, write(U64),
     ),
     Index,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from persia_cli.kernels.table.buckets import (
     touch,
 )
 from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
-from persia_cli.kernels.toolchain.needs import COLD_ROWS, SERVER, TAKE_OVER, TRAINING
+from persia_cli.kernels.toolchain.needs import COLD_ROWS, SAVING, SERVER, TAKE_OVER, TRAINING
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 
@@ -43,7 +43,7 @@ def _is_foreign(key, table, members, first, partitions, count):
     return (partition - first >= count) | (table > last) | (members[min(np.uint64(table), last)] == 0)
 
 
-@kernel(types.void(INDEX, read(U64), read(U16), U32, write(I64)), for_=(TAKE_OVER, COLD_ROWS))
+@kernel(types.void(INDEX, read(U64), read(U16), U32, write(I64)), for_=(TAKE_OVER, COLD_ROWS, SAVING))
 def find_and_touch(index, keys, tables, step, rows):
     """Write the row of each (key, table), or -1, and raise the step of last use of the rows found to `step`."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):

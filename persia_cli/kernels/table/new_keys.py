@@ -106,6 +106,7 @@ def _log_row(table, base, claim, key, step, used):
     if loser != NOWHERE:
         row = row_at(index, loser)
         number = index.tables[row]
+        _record_left(index, key_at(index, loser), number)
         entries[base + ENTRY.loser] = np.uint64(number)
         entries[base + ENTRY.evicted] = np.uint64(counts.evicted[number] + 1)
         expired = is_expired(index, loser, step, table.rules.eviction)
@@ -121,6 +122,16 @@ def _log_row(table, base, claim, key, step, used):
     entries[base + ENTRY.row], entries[base + ENTRY.fill] = np.uint64(row), np.uint64(fill)
     slot = log_room(entries, base, index, claim)
     log_slot(entries, base, slot, key, np.uint32(row + 1), step)
+
+
+@inlined
+def _record_left(index, key, number):
+    """Record a key that leaves memory, before it does: after a kill it may be still there, or recorded twice."""
+    if index.left.size:
+        at = np.uint64(1) + np.uint64(2) * index.left[0]
+        if at + np.uint64(1) < np.uint64(index.left.size):
+            index.left[at], index.left[at + np.uint64(1)] = key, np.uint64(number)
+        index.left[0] += np.uint64(1)
 
 
 @helper

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,24 +27,18 @@ from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import AWAITED, Phase, Trigger
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.errors import CheckpointError, DiskError, DiskFaultError, UserError, WireError
-from persia_cli.observe.record_state import COPIES, RECORD, RecordState, copies_in, save_copies, save_scores
-from persia_cli.plan.embedding import embedding_layout
+from persia_cli.observe.record_state import COPIES, RECORD, copies_in, save_copies, save_scores
 from persia_cli.plan.job import COORDINATOR, Job
+from persia_cli.roles.coordinator.cuts import CUT_EVENTS, CutFolders, CutSchedule
+from persia_cli.roles.coordinator.progress import manifest_of, progress_of
 from persia_cli.roles.coordinator.state import BeginCheckpoint, Ending, JobState, PublishCheckpoint
 from persia_cli.roles.coordinator.work import WorkQueue
 from persia_cli.storage.locations import Location, address_of, location_of, remove
 from persia_cli.storage.remote import within
 from persia_cli.store.checkpoints.claim import require_claim
 from persia_cli.store.checkpoints.manifest import (
-    COLD,
-    EMBEDDINGS,
-    FORMAT_VERSION,
     MANIFEST,
     Manifest,
-    RunProgress,
-    SavedTable,
-    TrackedMetric,
-    TrackedPlateau,
     begin_checkpoint,
     checkpoint_folder,
     checkpoints_of,
@@ -55,7 +50,6 @@ from persia_cli.store.checkpoints.manifest import (
 )
 from persia_cli.store.checkpoints.retention import Retention, remove_unfinished
 from persia_cli.store.checkpoints.saved import SavedFile, decode_files
-from persia_cli.version import __version__
 from persia_cli.wire.job_messages import (
     CutShort,
     Halt,
@@ -97,6 +91,8 @@ class Saves:
 
     def __init__(self, state: JobState, work: WorkQueue) -> None:
         self._state, self._work, self._limits = state, work, state.run.checkpoint
+        self._is_cut = False
+        """True if the last save was a cut for the publisher."""
         self._is_writing = False
         """True once the folder is ready and replicas get the instruction to write."""
         self._files: dict[str, Sequence[SavedFile]] = {}
@@ -121,6 +117,7 @@ class Saves:
         """The time at which the last save of the job failed first."""
         self._bad_rows: set[int] = set()
         """The numbers of rows that are left out since a value cannot be used."""
+        self.cuts = CutSchedule(state)
         self._unreadable: UnreadableStep | None = None
         """The step before which the model is saved and the job fails."""
 
@@ -132,12 +129,20 @@ class Saves:
         phase = state.phases.current
         if phase is None:
             self._saved_s = state.now
-        elif phase.kind == "training" and self._is_due(state.now):
+        elif phase.kind == "training" and self._is_due(state.now) and not self._is_cut_open:
             self._saved_s, self._retry_at = state.now, None
             if not state.phases.writing:
                 self._request("minutes")
+        elif phase.kind == "training" and self.cuts.is_due() and not state.phases.writing:
+            state.requests.publish = True
+            self._cut()
         if state.ending and not state.stop_reason and state.now > state.ending.deadline_s:
             state.stop_reason = f"the model was not saved within {self._limits.grace_s:g} s (checkpoint.grace_s)"
+
+    @property
+    def _is_cut_open(self) -> bool:
+        """True while a cut for the publisher is written, which is no checkpoint: one may be due after it."""
+        return self._is_cut and bool(self._state.phases.writing)
 
     def _is_due(self, now: float) -> bool:
         if self._retry_at is not None and now >= self._retry_at:
@@ -155,7 +160,7 @@ class Saves:
             self.answer(SavedNow("", "this job trains nothing"))
         elif phase is None or phase.kind == "done":
             self.answer(self._last)
-        elif phase.kind != "saving" and not self._state.phases.writing:
+        elif self._is_cut_open or (phase.kind != "saving" and not self._state.phases.writing):
             self._request("request")
 
     def answer(self, answer: SavedNow) -> None:
@@ -221,9 +226,11 @@ class Saves:
     def on_phase(self, phase: Phase) -> None:
         """Apply the pending requests to a phase that has begun."""
         requests = self._state.requests
-        if phase.kind != "saving" and requests.save is None and not self._state.phases.writing:
+        if phase.kind != "saving" and requests.save is None and (self._is_cut_open or not self._state.phases.writing):
             self.answer(self._last)  # nothing was trained since
-        if not self._stop_before_unreadable() and (requests.end or (requests.save and phase.kind == "training")):
+        if not self._stop_before_unreadable() and (
+            requests.end or (phase.kind == "training" and (requests.save or requests.publish))
+        ):
             self._cut()  # the phase began while the request was in flight
 
     def on_halted(self, peer: Peer, message: Halted) -> None:
@@ -268,13 +275,16 @@ class Saves:
         """Begin a saving phase."""
         state, record = self._state, self._state.record.state()
         state.phases.writing.add(PUBLISHER)
-        self._is_writing, self._files, self._failure, self._lost = False, {}, "", None
-        self._is_disturbed = False
+        self._is_writing, self._files, self._failure, self._is_disturbed = False, {}, "", False
+        self._is_cut = phase.trigger == "publish"
+        if not self._is_cut:
+            self._lost = None
         # Training may continue before all is written, so the coordinator's part of the checkpoint is fixed here.
         progress = progress_of(state.job, record, state.tracker, phase.evaluation_due)
         best = state.tracker.best_at(phase.last)
         best = replace(best) if best else None
-        state.start(BeginCheckpoint(phase, state.grid.samples_before(phase.last), record, progress, best))
+        since = self.cuts.since(phase.last) if phase.trigger == "publish" else None
+        state.start(BeginCheckpoint(phase, state.grid.samples_before(phase.last), record, progress, best, since))
 
     def on_begun(self, result: SaveModel | dict[str, Any] | None) -> SaveModel | None:
         """Return the instruction for the replicas; None if the model is saved already."""
@@ -323,6 +333,9 @@ class Saves:
     def _record_end(self, event: dict[str, Any]) -> None:
         """Record the end of a save, and answer the commands; try one that has failed again, after a death at once."""
         state, step = self._state, event["step"]
+        if event["event"] in CUT_EVENTS:
+            self.cuts.end(event)
+            return
         self._saved_s = state.now
         if event["event"] == "saved":
             self._last, self._saved_step = SavedNow(str(event["path"])), step
@@ -382,39 +395,6 @@ class Saves:
         return False
 
 
-def progress_of(job: Job, state: RecordState, tracker: EvaluationTracker, evaluation_due: bool = False) -> RunProgress:
-    """Return the progress of a run for the manifest; the edge adds the size of the file of metrics."""
-    return RunProgress(
-        train_rows=job.train_rows,
-        train_data=job.train_data,
-        eval_rows=job.eval_rows,
-        metrics_bytes=0,
-        look_ups=state.look_ups,
-        unknown=state.unknown,
-        hits=state.tables.hits,
-        misses=state.tables.misses,
-        evicted=state.tables.evicted,
-        tracked=[_tracked_metric(best) for best in tracker.tracked],
-        plateaus=tuple(TrackedPlateau(p.of, _tracked_metric(p.best), p.reductions) for p in tracker.plateaus),
-        evaluation_due=evaluation_due,
-        calibration=state.calibration,
-    )
-
-
-def _tracked_metric(best: Best) -> TrackedMetric:
-    return TrackedMetric(best.metric, best.step, best.value, best.since)
-
-
-def restore_tracker(tracker: EvaluationTracker, progress: RunProgress) -> None:
-    """Restore a tracker from the progress in a checkpoint."""
-    tracker.restore([(best.metric, best.step, best.value, best.since) for best in progress.tracked])
-    plateaus = {plateau.of: plateau for plateau in progress.plateaus}
-    for plateau in tracker.plateaus:
-        if saved := plateaus.get(plateau.of):
-            best = saved.best
-            plateau.restore(best.metric, best.step, best.value, best.since, saved.reductions)
-
-
 class Checkpoints:
     """The checkpoints of a run, one after the other; all methods wait for disks or stores."""
 
@@ -431,6 +411,7 @@ class Checkpoints:
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
         folder = checkpoint_folder(self._checkpoints, job.first_step)
         is_of_run = job.load is not None and address_of(location_of(job.load)) == address_of(folder)
+        self._cuts = CutFolders(Path(job.run_dir))
         self._newest = job.first_step if is_of_run else None
         """The step of the newest checkpoint that this run saved; None without one."""
 
@@ -454,6 +435,8 @@ class Checkpoints:
     def begin(self, task: BeginCheckpoint) -> SaveModel | dict[str, Any] | None:
         """Carry out the task; raise ConfigError if another run has the folder now. `conclude` reports disk errors."""
         step = task.phase.last
+        if task.phase.trigger == "publish":
+            return self._cuts.begin(task)
         if self._run.checkpoint.path is not None:
             with suppress(OSError, CheckpointError):  # The store does not answer; the save that follows reports it.
                 require_claim(self._checkpoints, Path(self._job.run_dir))
@@ -475,6 +458,8 @@ class Checkpoints:
         an object store, which may not answer now, it stays until the end of the job. A checkpoint is saved as soon as
         it is published; a second event follows if the best one could not be recorded.
         """
+        if (cut := self._cuts.beginning) is not None:
+            return [self._cuts.conclude(task, partial(manifest_of, self._run, cut))]
         start = self._beginning
         assert start is not None
         try:
@@ -507,36 +492,7 @@ class Checkpoints:
         assert isinstance(scores, SavedFile)
         progress, trigger = start.progress, start.phase.trigger
         copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0], progress.metrics_bytes)
-        files = [*task.files, scores, *copies]
-        layout = embedding_layout(self._run)
-        rows = [file.rows for file in files if file.rows is not None and file.folder in (EMBEDDINGS, COLD)]
-        totals = {
-            group.number: sum(sum(part.tables.values()) for part in rows if part.group == group.number)
-            for group in layout.groups
-        }
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            persia_version=__version__,
-            step=step,
-            samples=start.samples,
-            seed=self._run.seed,
-            config=self._run.model_dump(mode="json"),
-            tables=[
-                SavedTable(
-                    name=table.name,
-                    dim=group.dim,
-                    dtype=group.dtype,
-                    group=group.number,
-                    rows=sum(part.tables.get(table.name, 0) for part in rows if part.group == group.number),
-                )
-                for group in layout.groups
-                for table in group.tables
-            ],
-            groups={str(number): total for number, total in totals.items()},
-            progress=progress,
-            files=files,
-            trigger=trigger,
-        )
+        manifest = manifest_of(self._run, start, [*task.files, scores, *copies])
         folder = publish(self._checkpoints, self._draft, manifest)
         self._newest = step
         return {
@@ -544,8 +500,8 @@ class Checkpoints:
             "path": str(folder),
             "step": step,
             "trigger": trigger,
-            "nbytes": sum(file.nbytes for file in files),
-            "rows": sum(totals[group.number] for group in layout.feature_groups),
+            "nbytes": sum(file.nbytes for file in manifest.files),
+            "rows": manifest.row_count(with_dense=False),
         }
 
     def has(self, step: int) -> bool:

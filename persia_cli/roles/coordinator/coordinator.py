@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -31,8 +31,10 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.evaluations import tracker_of
 from persia_cli.plan.job import COORDINATOR, Job, job_phases, participants
 from persia_cli.plan.warm_start import WarmStart
-from persia_cli.roles.coordinator.checkpoints import Checkpoints, restore_tracker
+from persia_cli.roles.coordinator.checkpoints import Checkpoints
 from persia_cli.roles.coordinator.machine import CoordinatorMachine
+from persia_cli.roles.coordinator.progress import restore_tracker
+from persia_cli.roles.coordinator.publisher_process import PublisherProcess
 from persia_cli.roles.coordinator.record import TraceFiles
 from persia_cli.roles.coordinator.state import (
     AddScores,
@@ -79,6 +81,8 @@ LOOK_S = 1.0
 """Seconds between two checks that the record still exists, and between two files with the present state."""
 AT_ONCE_S = 1.0
 """Maximum number of seconds in which replicas are asked to end after a signal."""
+LAST_VERSION_S = 60.0
+"""Maximum number of seconds in which the publisher publishes the last version of a job that is done."""
 UNKNOWN = {"taken": None, "new": None, "unused": None, "states": None}
 """The comparison of dense weights where the coordinator's machine cannot make it."""
 
@@ -121,6 +125,7 @@ class Coordinator:
             if job.task == "train":
                 self._disk.run("removing unfinished checkpoints", self._tidy)
             self._loggers = Loggers(run, self._run_dir) if job.task == "train" and names_of(run) else None
+            self._publisher = PublisherProcess(self._run_dir) if job.task == "train" and run.publish else None
             on_failure.pop_all()
         self.address = advertise or self._server.address
 
@@ -242,7 +247,8 @@ class Coordinator:
             self._metrics.flush()
             with suppress(OSError):  # nothing depends on this file
                 (self._run_dir / LIVE_STATE).write_text(text)
-            return self._loggers.failures() if self._loggers is not None else []
+            deaths = self._publisher.look() if self._publisher is not None else []
+            return deaths + (self._loggers.failures() if self._loggers is not None else [])
 
         self._disk.run("looking at the record", look, self._warn)
 
@@ -291,17 +297,25 @@ class Coordinator:
     def _finish_disk_work(self) -> None:
         """Record the results of tasks that the disk thread still completes, such as publishing a checkpoint.
 
-        Let the loggers send their last lines, for a short time after a failure or a signal.
+        Let loggers and publisher send what they have, for a short time after a failure or a signal.
         """
         state, limit_s = self._machine.state, self._run.cluster.stop_timeout_s
         self._disk.close(limit_s / 4)
         is_done = state.is_over and not state.failure and not state.ending
         loggers_s = limit_s if is_done else limit_s / 4
-        for finish in (self._disk.tick, lambda: self._warn(self._loggers.close(loggers_s) if self._loggers else [])):
+        tasks: list[Callable[[], None]] = [self._disk.tick]
+        if self._publisher is not None:
+            tasks.append(partial(self._close, self._publisher, LAST_VERSION_S if is_done else loggers_s))
+        if self._loggers is not None:
+            tasks.append(partial(self._close, self._loggers, loggers_s))
+        for finish in tasks:
             try:
                 finish()
             except (PersiaError, OSError) as error:
                 log.error("work on a disk failed after the end of the job: %s", error)
+
+    def _close(self, child: "PublisherProcess | Loggers", seconds: float) -> None:
+        self._warn(child.close(seconds))
 
     def _report(self, error: Exception) -> None:
         """End all replicas because of an error of the coordinator, since they must not wait for it."""

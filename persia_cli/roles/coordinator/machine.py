@@ -76,7 +76,7 @@ class CoordinatorMachine:
         self._saves = Saves(state, self._work)
         self._deaths = Deaths(state, self._work, self._saves)
         self._members = JobMembers(state, self._deaths)
-        self._reporting, self._traces = Reporting(state), Traces(state)
+        self._reporting, self._traces = Reporting(state, self._saves.cuts), Traces(state)
         self._phases = Phases(state, self._work, self._saves, self._deaths, self._reporting)
         self._shutdown = Shutdown(state, self._work, self._members, self._saves, self._traces)
         self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {

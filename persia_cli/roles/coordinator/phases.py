@@ -43,6 +43,8 @@ class Phases:
         self._state, self._work, self._saves, self._deaths, self._reporting = state, work, saves, deaths, reporting
         self._ended: Phase | None = None
         """The last phase whose end has been handled."""
+        self._is_cut = self._follows_cut = False
+        """True in a cut for the publisher, and after it: there are too many for the journal, which has their ends."""
         self._publishing = False
         """True while the file of a prediction is published."""
 
@@ -100,6 +102,7 @@ class Phases:
         if self._saves.repeats_last:
             phases.save_again()
         phase = phases.advance()
+        self._follows_cut, self._is_cut = self._is_cut, phase.trigger == "publish"
         if phase.kind == "saving":
             self._work.end_phase()
             self._saves.begin(phase)
@@ -121,7 +124,7 @@ class Phases:
         state = self._state
         if phase.kind == "done" and phase.is_cut:
             state.write_stopped()
-        else:
+        elif not self._is_cut and not (self._follows_cut and phase.kind == "training"):
             state.events.write(event="phase", phase=phase.kind, step=state.step)
         state.stall.restart(state.now)
         self._work.instruct(Instruction(state.phases.number, work))

@@ -19,6 +19,7 @@ from persia_cli.control.membership import Member
 from persia_cli.errors import WireError
 from persia_cli.observe.recordings import PORTIONS, TracePortion, recording_of
 from persia_cli.observe.trace import SPANS_LIMIT, clock_name
+from persia_cli.roles.coordinator.cuts import CutSchedule
 from persia_cli.roles.coordinator.state import JobState, WriteTrace
 from persia_cli.wire.job_messages import Recorded, Report
 from persia_cli.wire.messages import Ack
@@ -41,8 +42,8 @@ UNDECIDED: dict[Decision, str] = {
 class Reporting:
     """The reports of all ranks."""
 
-    def __init__(self, state: JobState) -> None:
-        self._state, self._job = state, state.job
+    def __init__(self, state: JobState, cuts: CutSchedule) -> None:
+        self._state, self._job, self._cuts = state, state.job, cuts
         self._record, self._events, self._tracker = state.record, state.events, state.tracker
         self._undefined: set[str] = set()
         """Metrics that an evaluation lacked, and of which the user was warned."""
@@ -82,6 +83,7 @@ class Reporting:
     def _judge(self, line: dict[str, Any]) -> None:
         """Decide by a complete evaluation how training continues; a rank reports its end only after this."""
         self._warn_of_undefined(line)
+        self._cuts.judge(line)
         if self._tracker.add(line["step"], line) and (best := self._tracker.best) is not None:
             self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
         if line["step"] < self._job.steps and not self._tracker.over:

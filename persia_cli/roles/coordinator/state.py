@@ -32,7 +32,7 @@ from persia_cli.wire.server import Peer
 class BeginCheckpoint:
     """Create the folder of a checkpoint, or renew the record in the one that has this step already.
 
-    Result: the instruction to the replicas; None if the model was saved already; or the event of a failed renewal.
+    Result: the instruction to the replicas; None if there is nothing to save; or the event of a failed renewal.
     """
 
     phase: Phase
@@ -42,6 +42,8 @@ class BeginCheckpoint:
     progress: RunProgress
     best: Best | None
     """Given if the checkpoint is the best so far."""
+    since: int | None = None
+    """Of a cut for the publisher: the first step whose rows it has."""
 
     @property
     def doing(self) -> str:
@@ -50,7 +52,7 @@ class BeginCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class PublishCheckpoint:
-    """Write the manifest of a checkpoint, or abort it for `failure`; result: the event `saved` or `save_failed`."""
+    """Write the manifest of a checkpoint, or abort it for `failure`; result: the events of that."""
 
     step: int
     files: tuple[SavedFile, ...]

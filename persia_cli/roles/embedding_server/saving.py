@@ -77,14 +77,16 @@ class ShardSaving:
         wake: Callable[[], None],
         on_rows: Callable[[int], None],
         pace: SavePace | None = None,
+        since: int | None = None,
     ) -> None:
         """Begin to save the shard in its present state.
 
-        `wake` is called when there is something to do. Without a `pace`, the save runs at full speed.
+        `wake` is called when there is something to do. Without a `pace`, the save runs at full speed. `since` is as in
+        `Shard.begin_snapshot`.
         """
         self._shard, self._on_rows, self._wake = shard, on_rows, wake
         self._pace = pace or SavePace(1, awaited=True)
-        self._snapshot = shard.begin_snapshot()
+        self._snapshot = shard.begin_snapshot(since=since)
         self._snapshot.make_space = self._copy_or_wait
         self._cold = self._snapshot.cold
         self._copied: queue.Queue[tuple[int, SnapshotRows, bool]] = queue.Queue(PORTIONS_AHEAD)
@@ -160,7 +162,7 @@ class ShardSaving:
 
     def _write(self, folder: Location) -> list[SavedFile]:
         lower_thread_priority()
-        return write_portions(self._shard, self._portions, folder, self._count, self._cold)
+        return write_portions(self._shard, self._portions, folder, self._count, self._cold, self._snapshot.left)
 
     def _count(self, rows: int) -> None:
         if self._abandoned.is_set():

@@ -339,7 +339,8 @@ class EmbeddingServer:
         self._shard.saves[0] = number
         # Changes from here on do not belong to the checkpoint, so training may continue.
         pace = SavePace(self._servers, work.awaited)
-        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, self._count_written, pace)
+        saving = self._shard, folder, self._writer, self._waker.wake, self._count_written, pace, work.since
+        self._saving = ShardSaving(*saving)
         self._saved_step = work.step
         self._session.work.begin("writing its rows")
         self._session.done(number)

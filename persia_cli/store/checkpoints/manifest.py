@@ -35,6 +35,8 @@ COLD = "cold"
 """Subfolder with the rows that were not in memory: segments of logs, and a list of those of each file of rows."""
 FREQUENCIES = "frequencies"
 """Subfolder with the frequencies of ids without a row."""
+DELETED = "deleted"
+"""Subfolder, of a cut that has only a part of the rows, with the keys that have left since the cut before."""
 CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")

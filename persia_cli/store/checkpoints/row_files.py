@@ -17,7 +17,7 @@ from persia_cli.errors import CheckpointError
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.cold_files import save_cold
 from persia_cli.store.checkpoints.frequency_files import Sketch, frequencies_of, frequency_file
-from persia_cli.store.checkpoints.manifest import COLD, FREQUENCIES
+from persia_cli.store.checkpoints.manifest import COLD, DELETED, FREQUENCIES
 from persia_cli.store.checkpoints.record_batches import (
     FREQUENCY,
     arrow_numbers,
@@ -30,7 +30,7 @@ from persia_cli.store.checkpoints.saved import SavedFile, SavedRows
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec, partitions_of_keys
-from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
+from persia_cli.store.row_store import MAX_STEP, Floats, Keys, LeftKeys, RowStore, Tables
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import SnapshotRows
 
@@ -44,27 +44,45 @@ def write_portions(
     directory: Location,
     on_rows: Callable[[int], None],
     cold: Sequence[Sequence[CutSegment]] = (),
+    left: Sequence[LeftKeys | None] = (),
 ) -> list[SavedFile]:
     """Write a snapshot: one file of rows per feature group, into `directory`; the files are on disk when this returns.
 
-    The sketch of a group that has one is written to a file in the sibling folder FREQUENCIES.
+    The sketch of a group that has one is written to a file in the sibling folder FREQUENCIES, but not in a cut.
 
     `portions` returns the rows of a group, in order; it is called for one group after the other. The rows of `cold`,
-    the cuts of each store's cold log, are written to the sibling folder COLD. Call `on_rows` with the number of rows of
-    each portion written. Raise DiskError if a file cannot be written, and remove it.
+    the cuts of each store's cold log, are written to the sibling folder COLD, and keys that have `left` each store to
+    DELETED. Call `on_rows` with the number of rows of each portion written. Raise DiskError if a file cannot be
+    written, and remove it, CheckpointError if too many keys have left a store.
     """
     # Only the constant parts of the shard are read, so this may run on another thread than the shard's.
     saved: list[SavedFile] = []
+    if None in left:
+        raise CheckpointError("more ids have lost their rows than can be noted")
+    for store, keys in zip(shard.stores, left, strict=False):
+        if len(store.partitions) and keys is not None:
+            saved.append(_save_left(shard, store, keys, directory.parent / DELETED))
     for store in shard.stores:
         if not len(store.partitions):
             continue
-        with frequency_file(store, directory.parent / FREQUENCIES, saved) as write_lines:
-            of_group = _with_lines(portions(store.group.number), write_lines)
+        of_group = portions(store.group.number)
+        if left:
             saved.append(_save_group(shard, store, of_group, directory, on_rows))
+            continue
+        with frequency_file(store, directory.parent / FREQUENCIES, saved) as write_lines:
+            saved.append(_save_group(shard, store, _with_lines(of_group, write_lines), directory, on_rows))
     # Last, since portions of the snapshot hold up look-ups until they are taken.
     for store, cut in zip(shard.stores, cold, strict=False):
         saved += save_cold(store, cut, directory.parent / COLD, on_rows)
     return saved
+
+
+def _save_left(shard: Shard, store: RowStore, left: LeftKeys, directory: Location) -> SavedFile:
+    """Write the ids that have no row any more, in the order of keys."""
+    schema, names = row_schema({}, has_frequency=False).remove(2), {t.name: t.number for t in store.group.tables}
+    columns = [table_column(names, left[1]), arrow_numbers(shard.ids_of(*left))]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    return write_rows(store.group, store.partitions, directory, schema, [batch], lambda rows: None)
 
 
 def _with_lines(portions: Iterable[SnapshotRows], write_lines: Callable[[int, Sketch], None]) -> Iterator[SnapshotRows]:

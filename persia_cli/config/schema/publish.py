@@ -1,0 +1,37 @@
+"""The settings of publishing: the folder of versions that a server follows, and how often there is a new one."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from persia_cli.config.schema.base import Count, Node, Positive, Seconds
+
+
+def _folder(value: Any) -> Any:
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("expected a folder on a disk; versions cannot be published to a URI")
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected a folder")
+    return value
+
+
+class PublishGuard(Node):
+    """Evaluations by which versions are held back: of the last one before a version, for each label."""
+
+    ne: Positive | None = None
+    """Greatest normalised entropy; null: any."""
+    calibration: Positive | None = None
+    """Greatest factor between the sums of predictions and of labels, such as 1.1, in either direction; null: any."""
+
+
+class Publish(Node):
+    """The versions of the model that are published while it is trained."""
+
+    to: Annotated[str, BeforeValidator(_folder)]
+    """Folder that a server follows; only one run publishes there."""
+    every_s: Seconds = 5.0
+    """Seconds between versions; there is none while nothing is trained, and one at the end."""
+    base_every: Count = 500
+    """Versions after which one is a whole model, and not only what has changed."""
+    guard: PublishGuard = PublishGuard()
+    """When versions are held back."""

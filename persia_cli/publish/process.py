@@ -1,0 +1,52 @@
+"""The process of a run's publisher: `persia publish RUN`, alone or next to a job."""
+
+import logging
+import os
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from persia_cli.config.record import CONFIG, read_run
+from persia_cli.errors import UserError
+from persia_cli.publish.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""Seconds between two looks for cuts."""
+NICER = 5
+"""Training comes first where processes share cores."""
+
+
+def publish_run(run_dir: Path, to: Path | None, follows: bool) -> int:
+    """Publish what waits, and, if this `follows` a job, what comes until standard input ends; return the versions.
+
+    `to` is the folder, by default that of the run. Raises UserError, CheckpointError, DiskError.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise UserError(f"{run_dir} is no run directory: it has no {CONFIG}")
+    run = read_run(run_dir / CONFIG)
+    if to is None:
+        if run.publish is None:
+            raise UserError(f"{run_dir} makes no cuts to publish; train it with publish.to=DIR")
+        to = Path(run.publish.to)
+    with closing(Publisher(run_dir.absolute(), run, to.absolute())) as publisher:
+        return _follow(publisher) if follows else publisher.publish_waiting()
+
+
+def _follow(publisher: Publisher) -> int:
+    os.nice(NICER)
+    ended, versions = threading.Event(), 0
+
+    def wait_for_end() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, name="end", daemon=True).start()
+    while True:
+        is_last = ended.is_set()
+        versions += publisher.publish_waiting()
+        if is_last:
+            return versions
+        ended.wait(LOOK_S)

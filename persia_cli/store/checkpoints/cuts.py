@@ -1,0 +1,89 @@
+"""Cuts: what has changed in a model since the cut before, as a folder for the publisher.
+
+    RUN/cuts/START/step-N     START is a start of the run, a name that rises
+
+A cut has the files of a checkpoint, but only rows last used since a step, and `deleted` the ids that have left since.
+The first cut of a start has all rows, and so has each one after a cut that failed. So the cuts of a start, in their
+order, from one with all rows on, are the model. The publisher removes cuts that are published.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from xxhash import xxh128
+
+from persia_cli.errors import CheckpointError
+from persia_cli.storage.locations import put
+from persia_cli.store.checkpoints.manifest import (
+    Manifest,
+    checkpoint_folder,
+    finished_steps,
+    kind_of,
+    read_manifest,
+)
+from persia_cli.store.checkpoints.saved import Count, Record, SavedFile
+
+CUTS = "cuts"
+FACTS_FOLDER, FACTS = "cut", "cut.json"
+WHOLE = "whole"
+"""File in the folder of a start with which the publisher requests a cut with all rows."""
+MOST_WAITING = 3
+"""Cuts that may wait for the publisher; there is no other until it has removed one."""
+
+
+class CutFacts(Record, frozen=True, forbid_unknown_fields=True):
+    """The content of `cut/cut.json`."""
+
+    since: Count
+    """The cut has the rows used in this step or later: the step of the cut before, or 0 for all rows."""
+    time: float
+    """When training was at this step, in seconds since 1970."""
+
+
+_DECODER = msgspec.json.Decoder(CutFacts)
+
+
+class Cut(NamedTuple):
+    """A complete cut."""
+
+    folder: Path
+    manifest: Manifest
+    facts: CutFacts
+
+    @property
+    def start(self) -> str:
+        """The start of the run."""
+        return self.folder.parent.name
+
+    def files(self, kind: str, group: int) -> list[Path]:
+        """Return the files of a feature group in one of the folders EMBEDDINGS and DELETED."""
+        files = [f for f in self.manifest.files if kind_of(f) == kind and f.rows and f.rows.group == group]
+        return [self.folder / file.folder / file.name for file in sorted(files, key=lambda file: file.name)]
+
+
+def save_facts(draft: Path, facts: CutFacts) -> SavedFile:
+    """Write the facts of a cut into its folder; raises DiskError."""
+    content = msgspec.json.encode(facts)
+    put(draft / FACTS_FOLDER / FACTS, content)
+    return SavedFile(FACTS_FOLDER, FACTS, len(content), xxh128(content).hexdigest())
+
+
+def read_cut(folder: Path) -> Cut:
+    """Return a complete cut; raises CheckpointError for a damaged one."""
+    manifest = read_manifest(folder)
+    try:
+        return Cut(folder, manifest, _DECODER.decode((folder / FACTS_FOLDER / FACTS).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder} is no cut: {error}") from error
+
+
+def cuts_of(start: Path) -> list[Path]:
+    """Return the folders of the complete cuts of a start of a run, in their order."""
+    return [Path(str(checkpoint_folder(start, step))) for step in finished_steps(start)]
+
+
+def starts_of(run_dir: Path) -> list[Path]:
+    """Return the folders of cuts of all starts of a run, in their order."""
+    cuts = run_dir / CUTS
+    return sorted(path for path in cuts.iterdir() if path.is_dir()) if cuts.is_dir() else []

@@ -1,0 +1,195 @@
+"""Versions that a job publishes while it trains are the exports of their steps, whatever happens to the publisher."""
+
+import os
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import numpy_helper
+from typer.testing import CliRunner
+
+from persia_cli.disk import claim
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.main import app
+from persia_cli.publish.process import publish_run
+from persia_cli.publish.rows import base_rows, path_of, rows_in
+from persia_cli.publish.version import (
+    CURRENT,
+    VERSION,
+    chain_of,
+    read_current,
+    require_files,
+    versions_of,
+    write_current,
+)
+from persia_cli.serving.description import NETWORK, read_description
+from persia_cli.serving.golden import read_golden
+from persia_cli.store.checkpoints.cuts import MOST_WAITING, WHOLE, cuts_of, starts_of
+from tests.conftest import poll_for
+from tests.support.jobs import train
+from tests.support.launched import LIMIT_S, Launched
+
+WORDS = [
+    "conf=synthetic", "model=dcn_v2", "model.dim=4", "model.hidden=[16,8]", "dataset.generator.dense=2",
+    "dataset.generator.cardinalities=[20,3000]", "dataset.generator.eval_rows=320", "embedding.capacity=1024",
+    "embedding.num_partitions=16", "train.batch_size=64", "eval.every_steps=100",
+]  # fmt: skip
+STEPS = 300
+Rows = dict[tuple[str, int], bytes]
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose cuts all wait, since another process publishes there; its rows do not fit in memory."""
+    folder = tmp_path_factory.mktemp("publish")
+    (folder / "out").mkdir()
+    lock = os.open(folder / "out", os.O_RDONLY)
+    try:
+        assert claim(lock)
+        words = [*WORDS, "cluster=embedded", f"dataset.generator.train_rows={64 * STEPS}"]
+        train([*words, f"publish.to={folder / 'out'}", "publish.every_s=0.05"], folder / "run")
+    finally:
+        os.close(lock)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def published(waiting: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folder of that run, and of the versions that it has published."""
+    folder = tmp_path_factory.mktemp("published")
+    shutil.copytree(waiting, folder / "run")
+    assert publish_run(folder / "run", folder / "out", follows=False) == MOST_WAITING + 1
+    assert cuts_of(starts_of(folder / "run")[-1]) == []
+    return folder / "run", folder / "out"
+
+
+def rows_of(folder: Path, number: int) -> Rows:
+    """All rows of a version: those of its base, changed by each delta."""
+    chain, found = chain_of(folder, number), dict[tuple[str, int], bytes]()
+    for version in chain:
+        require_files(folder / version.folder, version)
+    base = folder / chain[0].folder
+    for group in read_description(base).groups:
+        names = [table.name for table in group.tables]
+        parts = [base_rows(base, group)]
+        parts += [rows_in(folder / version.folder / path_of(group.number), names) for version in chain[1:]]
+        for rows in (rows for part in parts for rows in part):
+            for i in range(rows.keys.size):
+                key = names[rows.tables[i]], int(rows.ids[i])
+                if rows.deleted[i]:
+                    found.pop(key, None)
+                else:
+                    found[key] = rows.embedding[i].tobytes()
+    return found
+
+
+def test_base_and_deltas_are_the_export_of_the_last_step(published: tuple[Path, Path], tmp_path: Path) -> None:
+    """To the bit: rows, also without those that were evicted, dense weights, and scores of golden samples."""
+    run, out = published
+    done = CliRunner().invoke(app, ["export", str(run), "-o", str(tmp_path / "model"), "--step", f"{STEPS}"])
+    assert done.exit_code == 0, done.output
+    number = read_current(out).version
+    chain = chain_of(out, number)
+    assert len(chain) > 2
+    assert chain[-1].step == STEPS
+    deleted = sum(table.deleted for version in chain for table in version.tables)
+    assert deleted > 0, "rows were evicted"
+    exported = read_description(tmp_path / "model")
+    expected = {
+        (table.name, int(rows.ids[i])): rows.embedding[i].tobytes()
+        for group in exported.groups
+        for table, rows in zip(group.tables, base_rows(tmp_path / "model", group), strict=True)
+        for i in range(rows.keys.size)
+    }
+    assert rows_of(out, number) == expected
+    last = out / chain[-1].folder
+    golden, theirs = read_golden(last, exported), read_golden(tmp_path / "model", exported)
+    assert golden.logits.tobytes() == theirs.logits.tobytes()
+    ours = {each.name: numpy_helper.to_array(each) for each in onnx.load(last / NETWORK).graph.initializer}
+    for each in onnx.load(tmp_path / "model" / NETWORK).graph.initializer:
+        if each.name in ours:
+            np.testing.assert_array_equal(ours[each.name], numpy_helper.to_array(each))
+    assert any(name.startswith("network.") for name in ours)
+
+
+def test_the_rows_of_a_delta_are_plain_parquet(published: tuple[Path, Path]) -> None:
+    out = published[1]
+    last = chain_of(out, read_current(out).version)[-1]
+    found = duckdb.sql(
+        f'select "table", count(*) filter (not deleted), count(*) filter (deleted), bool_and(deleted = (embedding is '
+        f"null)), min(len(embedding)) from '{out / last.folder}/rows/*.parquet' group by all"
+    ).fetchall()
+    assert {name: (rows, deleted) for name, rows, deleted, _, _ in found} == {
+        table.name: (table.rows, table.deleted) for table in last.tables if table.rows or table.deleted
+    }
+    assert all(is_null and dim == 4 for _, _, _, is_null, dim in found)
+
+
+@pytest.mark.parametrize("killed", ["at the base", "at a delta", "before current.json", "before the cut is removed"])
+def test_a_killed_publisher_loses_no_delta_and_applies_none_twice(
+    waiting: Path, published: tuple[Path, Path], tmp_path: Path, killed: str
+) -> None:
+    """The folders are as a kill at this point leaves them."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(waiting, run)
+    versions = list(versions_of(published[1]))
+    done = versions[:-1] if killed == "at a delta" else [] if killed == "at the base" else versions
+    shutil.copytree(published[1], out)
+    (out / CURRENT).unlink()
+    for number, folder in versions_of(out).items():
+        if number not in done:
+            folder.rename(f"{folder}.partial")
+    if done:
+        write_current(out, versions[-2] if killed == "before current.json" else done[-1])
+        for cut in cuts_of(starts_of(run)[-1])[:-1]:
+            shutil.rmtree(cut)
+    publish_run(run, out, follows=False)
+    assert list(versions_of(out)) == versions
+    assert read_current(out).version == versions[-1]
+    assert rows_of(out, versions[-1]) == rows_of(published[1], versions[-1])
+    assert not [*out.glob("*.partial"), *cuts_of(starts_of(run)[-1])]
+
+
+def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tmp_path: Path) -> None:
+    shutil.copytree(waiting, tmp_path / "run")
+    cuts = cuts_of(starts_of(tmp_path / "run")[-1])
+    shutil.rmtree(cuts[1])
+    with pytest.raises(CheckpointError, match="whole model"):
+        publish_run(tmp_path / "run", tmp_path / "out", follows=False)
+    assert list(versions_of(tmp_path / "out")) == [1]
+    assert (cuts[0].parent / WHOLE).exists()
+
+
+def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path], tmp_path: Path) -> None:
+    run, out = published
+    shutil.copytree(out, tmp_path / "out")
+    write_current(tmp_path / "out", 1, pinned=True)
+    publish_run(run, tmp_path / "out", follows=False)
+    assert read_current(tmp_path / "out").version == 1
+    shutil.copytree(run, tmp_path / "other")
+    with pytest.raises(UserError, match="versions of the run run"):
+        publish_run(tmp_path / "other", tmp_path / "out", follows=False)
+    assert (tmp_path / "out" / f"base-{1:08d}" / VERSION).is_file()
+
+
+@pytest.mark.slow
+def test_a_publisher_that_is_killed_starts_again(tmp_path: Path) -> None:
+    """The last version is of the last step, and each delta follows its parent."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    words = [*WORDS, f"dataset.generator.train_rows={64 * 20 * STEPS}", f"publish.to={out}", "publish.every_s=0.5"]
+    with Launched(words, run) as job:
+        for version in (1, 3):
+            poll_for(lambda version=version: len(versions_of(out)) >= version, LIMIT_S, f"version {version}")
+            [publisher] = [
+                each for each in psutil.Process(job.pids()["coordinator-0"]).children() if "publish" in each.cmdline()
+            ]
+            publisher.kill()
+        assert job.end(2 * LIMIT_S)[0] == 0, job.output
+        assert "the publisher ended (signal SIGKILL) and starts again" in job.output
+    chain = chain_of(out, read_current(out).version)
+    assert chain[-1].step == 20 * STEPS
+    assert [version.parent for version in chain[1:]] == [version.version for version in chain[:-1]]

@@ -1,0 +1,116 @@
+"""Cuts for the publisher: when they are due, since which step, and when the guard holds versions back."""
+
+from typing import Any
+
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.cuts import CutSchedule
+from persia_cli.roles.coordinator.state import BeginCheckpoint
+from persia_cli.wire.job_messages import Halted, SaveModel, SaveNow
+from tests.support.coordination import Coordination
+from tests.support.runs import make_run
+from tests.unit.roles.coordinator.test_saving import COMMAND, RANK, SERVER, SavingJob
+
+
+class PublishingJob(SavingJob):
+    """A job of four steps that makes a cut every second."""
+
+    def __init__(self, **publish: Any) -> None:
+        run = make_run(
+            checkpoint={"at_end": False, "every_minutes": None}, publish={"to": "folder", "every_s": 1, **publish}
+        )
+        Coordination.__init__(self, run, Job("train", "run", None, 128, 0, 4, 0))
+
+    @property
+    def cuts(self) -> CutSchedule:
+        return self.machine._saves.cuts
+
+    def halt(self, step: int) -> None:
+        """The ranks stop at this step."""
+        self.send(self.peer(RANK), Halted(self.sender(RANK), self.state.phases.number, step))
+        self.done()
+
+    def start_cut(self, step: int) -> int | None:
+        """A cut begins at this step; return since which step, None if there is nothing to cut."""
+        self.wait(2.0)
+        self.halt(step)
+        task = self.started[-1]
+        assert isinstance(task, BeginCheckpoint)
+        assert (task.phase.last, task.phase.trigger) == (step, "publish")
+        since = task.since
+        if since is None:
+            self.end_task(task, None)
+            return None
+        self.end_task(task, SaveModel("folder", step, since=since))
+        for name in (SERVER, RANK):
+            self.done(name)
+        return since
+
+    def cut(self, step: int, failure: str = "") -> int | None:
+        """A cut is made at this step, or fails; return as `start_cut`."""
+        if (since := self.start_cut(step)) is None:
+            return None
+        for name in (SERVER, RANK):
+            self.written(name, step, failure)
+        result = {"event": "cut_failed", "text": failure} if failure else {"event": "cut", "since": since}
+        self.end_task(self.started[-1], [{"step": step, **result}])
+        assert self.phase == "training"
+        return since
+
+
+def test_a_cut_has_what_changed_since_the_one_before_and_all_after_a_failure() -> None:
+    job = PublishingJob()
+    job.begin()
+    assert job.cut(1) == 0, "the first has all rows"
+    assert job.cut(1) is None, "nothing is trained since"
+    assert job.cut(2) == 1
+    assert job.cut(3, failure="the disk is full") == 2
+    assert "the whole model" in [each["text"] for each in job.events if each["event"] == "warning"][-1]
+    assert job.cut(3) == 0
+    assert [each["phase"] for each in job.events if each["event"] == "phase"] == ["training"], (
+        "the journal has only the ends of cuts"
+    )
+
+
+def test_every_so_many_deltas_one_has_all_rows() -> None:
+    job = PublishingJob(base_every=1)
+    job.begin()
+    assert [job.cut(step) for step in (1, 2, 3)] == [0, 1, 0]
+
+
+def test_a_bad_evaluation_holds_versions_back() -> None:
+    job = PublishingJob(guard={"ne": 0.9, "calibration": 1.25})
+    job.begin()
+    for line, is_held in (
+        ({"ne": 0.9, "calibration": 1.0}, False), ({"ne": 0.91, "calibration": 1.0}, True),
+        ({"ne": None, "calibration": 0.79}, True), ({"ne": 0.5, "calibration": 1.25}, False),
+        ({"ne": float("nan"), "calibration": 1.0}, True),
+    ):  # fmt: skip
+        job.cuts.judge({"step": 1, **line})
+        job.wait(2.0)
+        assert bool(job.cuts.hold_reason) == is_held
+        assert job.cuts.is_due() != is_held
+    assert "held back: at step 1, ne is nan" in job.cuts.hold_reason
+
+
+def test_a_command_that_comes_while_a_cut_is_written_gets_its_checkpoint() -> None:
+    job = PublishingJob()
+    job.begin()
+    job.start_cut(2)
+    job.send(COMMAND, SaveNow())
+    job.halt(3)
+    assert job.to(COMMAND) == []
+    for name in (SERVER, RANK):
+        job.written(name, 2)
+    job.end_task(job.started[-1], [{"step": 2, "event": "cut", "since": 0}])
+    task = job.started[-1]
+    assert isinstance(task, BeginCheckpoint)
+    assert (task.phase.last, task.phase.trigger) == (3, "request")
+
+
+def test_the_last_step_has_a_cut() -> None:
+    job = PublishingJob()
+    job.begin()
+    job.done()
+    task = job.started[-1]
+    assert isinstance(task, BeginCheckpoint)
+    assert (task.phase.last, task.phase.trigger, task.since) == (4, "publish", 0)
