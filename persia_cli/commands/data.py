@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,7 +21,13 @@ INSPECT_EXAMPLES = examples(
     "persia data inspect s3://bucket/shop --dim 32 --optimizer adam --memory 8GiB",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Look at data.", epilog=INSPECT_EXAMPLES)
+LAND_EXAMPLES = examples(
+    "persia data land kafka://broker:9092/clicks --to data/clicks             # until a signal",
+    "persia data land kafka://broker:9092/clicks --to data/clicks --once      # what there is now",
+    "persia data land kafka://b1,b2/clicks --to data/clicks --config kafka.properties --format arrow",
+)
+
+app = typer.Typer(no_args_is_help=True, help="Look at data, and land messages as files.", epilog=INSPECT_EXAMPLES)
 
 
 @app.command("inspect", epilog=INSPECT_EXAMPLES)
@@ -88,6 +94,69 @@ def inspect(
     propose(err(), _next(path, inspection.known is not None, write))
 
 
+@app.command("land", epilog=LAND_EXAMPLES)
+def land(
+    address: Annotated[
+        str, typer.Argument(metavar="kafka://BROKER/TOPIC", help="A topic; brokers have commas between.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder of this machine for the files.")],
+    form: Annotated[
+        Literal["json", "arrow"],
+        typer.Option("--format", help="`json`: one object, which is a row. `arrow`: an Arrow IPC stream."),
+    ] = "json",
+    rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Rows in memory to write.")] = 1 << 20,
+    size: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE", help="Bytes of messages in memory to write.")
+    ] = "64MiB",
+    every_s: Annotated[
+        float, typer.Option("--every-s", min=0.1, metavar="SECONDS", help="Seconds after which messages are written.")
+    ] = 60.0,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns", metavar="NAME:TYPE,…", help="Columns of the first file; by default those of its messages."
+        ),
+    ] = None,
+    max_bad: Annotated[
+        int, typer.Option("--max-bad", min=0, metavar="N", help="Messages that may be left out as they cannot be rows.")
+    ] = 0,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Properties of librdkafka, such as credentials: KEY=VALUE a line."
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there now is written.")] = False,
+) -> None:
+    """Write the messages of a Kafka topic to Parquet files, each message to exactly one, however often this is killed.
+
+    Names of files hold the offsets of their messages, so the same command goes on where the last file ended. Ctrl-C and
+    SIGTERM write what is in memory, and end.
+    """
+    import signal
+
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.data.land.folder import landing_folder
+    from persia_cli.data.land.landing import Landing, Limits
+    from persia_cli.data.land.messages import FORMS, columns_of
+    from persia_cli.data.land.topic import open_topic, read_properties
+    from persia_cli.engines.signals import handling
+    from persia_cli.errors import UserError
+
+    if "://" in str(to).replace(":/", "://"):
+        raise UserError(f"--to {to}: give a folder of this machine, where files get their names at once")
+    limits = Limits(rows, _bytes(size, "--bytes"), every_s, max_bad)
+    schema = None if columns is None else columns_of(columns)
+    came: list[int] = []
+    with (
+        handling((signal.SIGTERM, signal.SIGINT), came.append),
+        open_topic(address, read_properties(config)) as topic,
+        landing_folder(to, topic.name, topic.cluster) as folder,
+    ):
+        landing = Landing(topic, folder, FORMS[form], limits, schema, lambda label, text: labelled(err(), label, text))
+        landing.run(once, lambda: bool(came))
+
+
 def _form(given: list[str]) -> "FileForm":
     """Return the format of files that settings give; raises ConfigError for other settings and wrong values."""
     from pydantic import ValidationError
@@ -126,16 +195,16 @@ def _optimizer_kind(text: str) -> "OptimizerKind":
     return kinds[kinds.index(text)]
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: str, option: str = "--memory") -> int:
     from persia_cli.config.schema.embedding import parse_bytes
     from persia_cli.errors import UserError
 
     try:
         nbytes = int(parse_bytes(text))
     except ValueError as error:
-        raise UserError(f"--memory {text}: {error}") from None
+        raise UserError(f"{option} {text}: {error}") from None
     if nbytes < 1:
-        raise UserError(f"--memory {text}: expected more than 0 bytes")
+        raise UserError(f"{option} {text}: expected more than 0 bytes")
     return nbytes
 
 

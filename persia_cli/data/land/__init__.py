@@ -1,0 +1,1 @@
+"""Messages of a Kafka topic as Parquet files, each message in exactly one file."""
