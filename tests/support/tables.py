@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from zmq.utils import z85
 
@@ -95,3 +96,74 @@ def copied(files: Iterable[str], source: Path, target: Path) -> Path:
         link.parent.mkdir(parents=True, exist_ok=True)
         os.link(file, link)
     return target
+
+
+def iceberg_table(catalog: Any, appends: int = 3, name: str = "db.clicks") -> Any:
+    table = catalog.create_table(name, schema=samples(1).schema)
+    for number in range(appends):
+        table.append(samples(100, number))
+    return table
+
+
+def delta_table(folder: Path, appends: int = 3, **options: Any) -> Path:
+    from deltalake import write_deltalake
+
+    for number in range(appends):
+        write_deltalake(folder, samples(100, number), mode="append", **options)
+    return folder
+
+
+def add_delete_file(table: Any, folder: Path, of: str) -> None:
+    """Commit a snapshot with a file of deleted positions, as an engine that merges on read writes it."""
+    from pyiceberg.manifest import (
+        DataFile,
+        DataFileContent,
+        FileFormat,
+        ManifestContent,
+        ManifestEntry,
+        ManifestEntryStatus,
+        ManifestWriterV2,
+        write_manifest_list,
+    )
+    from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+    from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, SetSnapshotRefUpdate
+    from pyiceberg.typedef import Record
+
+    class DeleteWriter(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+    now, number = table.current_snapshot(), 4711
+    deletes = folder / "deletes.parquet"
+    pq.write_table(pa.table({"file_path": [of], "pos": [0]}), deletes)
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=str(deletes),
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=deletes.stat().st_size,
+    )
+    output = table.io.new_output(str(folder / "deletes.avro"))
+    with DeleteWriter(table.spec(), table.schema(), output, number, "null") as writer:
+        entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file)
+        writer.add_entry(entry)
+    manifests = [*now.manifests(table.io), writer.to_manifest_file()]
+    output = table.io.new_output(str(folder / "list.avro"))
+    with write_manifest_list(2, output, number, now.snapshot_id, now.sequence_number + 1, "null") as manifest_list:
+        manifest_list.add_manifests(manifests)
+    snapshot = Snapshot(
+        snapshot_id=number,
+        parent_snapshot_id=now.snapshot_id,
+        sequence_number=now.sequence_number + 1,
+        timestamp_ms=now.timestamp_ms + 1,
+        manifest_list=str(folder / "list.avro"),
+        summary=Summary(Operation.DELETE),
+        schema_id=0,
+    )
+    reference = SetSnapshotRefUpdate(
+        snapshot_id=number, parent_snapshot_id=now.snapshot_id, ref_name="main", type="branch"
+    )
+    table.catalog.commit_table(
+        table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (AddSnapshotUpdate(snapshot=snapshot), reference)
+    )

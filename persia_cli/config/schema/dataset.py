@@ -132,7 +132,8 @@ class ParquetDataset(Node):
     The error that refuses them has it."""
     follow: Following = None
     """Train on files as they come, in the order of their names, instead of on those there are; `true`, or these keys.
-    `path` is one folder, in which each file appears whole (give it another name first, or one with a leading dot)."""
+    `path` is a table, whose files come with its snapshots, or one folder, in which each file appears whole (give it
+    another name first, or one with a leading dot)."""
     labels: tuple[str | Label, ...]
     """Label columns, one task each, with values from 0 to 1; `{name: NAME, positive: VALUE}` and
     `{name: NAME, at_least: NUMBER}` make labels of other values. With several labels, a null means that the label of

@@ -23,7 +23,10 @@ from xxhash import xxh64_intdigest
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.follow import Trap
 from persia_cli.data.read.files import SUFFIXES, find_files, locate
+from persia_cli.data.tables.growth import DeltaGrowth, Growth, IcebergGrowth
+from persia_cli.data.tables.places import address_of_file
 from persia_cli.errors import DataError, count
+from persia_cli.storage.addresses import DELTA, ICEBERG
 
 
 class NewFile(NamedTuple):
@@ -70,7 +73,29 @@ def planner_of(dataset: ParquetDataset, trained: Callable[[], Iterable[str]] = t
     """
     assert dataset.follow is not None
     [path] = dataset.paths
+    if path.startswith((ICEBERG, DELTA)):
+        return TablePlanner(path, dataset.follow.skip)
     return FolderPlanner(path, dataset.follow.skip, trained)
+
+
+class TablePlanner:
+    """The planner of a table, whose files come with its snapshots; see `persia_cli.data.tables.growth`."""
+
+    def __init__(self, path: str, skip: Collection[Trap] = ()) -> None:
+        if path.rpartition("@")[2].isdigit():
+            raise DataError(f"dataset.path={path} is a table at one snapshot, which does not grow; leave it out")
+        self._growth: Growth = IcebergGrowth(path) if path.startswith(ICEBERG) else DeltaGrowth(path)
+        self._skip = skip
+        self._told: set[str] = set()
+        """Sentences on traps that were passed over."""
+
+    def poll(self, cursor: str | None, most: int) -> Plan:
+        """Return the files that came after the cursor; see `Planner`."""
+        skipped: list[str] = []
+        found = self._growth.after(cursor, most, lambda trap, text: skipped.append(passed_over(trap, self._skip, text)))
+        new = [text for text in dict.fromkeys(skipped) if text not in self._told]
+        self._told.update(new)
+        return Plan([NewFile(address_of_file(file.place), after, file.arrived) for file, after in found], new)
 
 
 class FolderPlanner:

@@ -3,8 +3,8 @@
 A file has two identities, since a copy of it holds the same data, and what is written at its place later does not:
 
 - Its *version* changes when it is written or replaced: on a disk, size, inode and time of the last write; in a store,
-  its tag (ETag). It is taken before the footer is read, and compared whenever the file is opened again and, on a disk,
-  after each read. So what has been read is of one version.
+  its tag (ETag), on the Hugging Face Hub its hash. It is taken before the footer is read, and compared whenever the
+  file is opened again and, on a disk, after each read. So what has been read is of one version.
 - Its *content* is equal in copies: on a disk, a checksum of its size, its footer, the beginning of the columns of two
   row groups, and samples from all its parts; in a store, the tag, which needs no request, though a copy may have
   another one. Loaders compare it with the plan, and a resume with the checkpoint. On a disk, a change of a few values
@@ -26,10 +26,13 @@ SAMPLES = 64
 """Parts of a file that have a sample each."""
 SAMPLE_BYTES = 1024
 _TAG = "ETag"
+_HUB = "py::fsspec+hf"
 
 
 def version_of(filesystem: Any, path: str, source: Any) -> str:
     """Return the version of a file that is open as `source`; empty for a store without tags. Raises OSError."""
+    if filesystem.type_name.startswith(_HUB):
+        return str(filesystem.handler.fs.info(path).get("blob_id") or "")
     if filesystem.type_name != "local":
         return str(source.metadata().get(_TAG, b"").decode())
     stat = Path(path).stat()

@@ -8,10 +8,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
 
 from persia_cli.data.tables.places import Snapshot, TableFile, asked, divided
 from persia_cli.errors import DataError
-from persia_cli.storage.addresses import DELTA, local_path
+from persia_cli.storage.addresses import DELTA, local_path, open_uri
 
 LIBRARY = "deltalake"
 _NAME = re.compile(rf"{DELTA}(?P<place>.+?)(?:@(?P<version>[0-9]+))?")
@@ -75,6 +76,15 @@ def open_delta(path: str) -> Any:
     table = DeltaTable(place, None if version is None else int(version))
     require_own_names(path, table.metadata().configuration)
     return table
+
+
+def log_of(path: str) -> tuple[Any, str]:
+    """Return the file system of a table, and the folder of its log there."""
+    given = _parsed(path)["place"].rstrip("/")
+    if "://" not in given:
+        return LocalFileSystem(), f"{root_of(path)}/_delta_log"
+    filesystem, inner = open_uri(given)
+    return filesystem, f"{inner.rstrip('/')}/_delta_log"
 
 
 def require_own_names(path: str, configuration: dict[str, str]) -> None:

@@ -19,7 +19,6 @@ from persia_cli.errors import DataError, count, did_you_mean
 
 LIBRARY = "pyiceberg"
 _NAME = re.compile(r"iceberg:(?P<catalog>[^/@]+)/(?P<table>[^/@]+\.[^/@.]+)(?:@(?P<snapshot>[0-9]+))?")
-COMPACT = "rewrite the table's files without them (rewrite_data_files)"
 _ID = b"PARQUET:field_id"
 
 
@@ -43,6 +42,8 @@ def _files(path: str) -> Snapshot:
             f"dataset.path={path}: the table has no such snapshot any more, or never had it; restore it, or begin a "
             "new run on the present one, by init_from"
         )
+    if (text := deleted_rows(path, table, snapshot)) is not None:
+        raise DataError(text)
     files = live_files(path, table, snapshot)
     require_names(path, table, files)
     return Snapshot(f"{path.partition('@')[0]}@{snapshot.snapshot_id}", table.metadata.location, tuple(files))
@@ -83,22 +84,41 @@ def present(path: str, table: Any) -> Any:
     return snapshot
 
 
-def live_files(path: str, table: Any, snapshot: Any) -> list[TableFile]:
-    """Return all files of a snapshot, in the order in which they came; raises DataError for deleted rows."""
+def deleted_rows(path: str, table: Any, snapshot: Any) -> str | None:
+    """Return a sentence on a snapshot with files of deleted rows, which the data files still have; else None."""
     from pyiceberg.manifest import ManifestContent
 
-    manifests = snapshot.manifests(table.io)
-    deleting = [each for each in manifests if each.content == ManifestContent.DELETES]
-    if any(each.has_added_files() or each.has_existing_files() for each in deleting):
-        raise DataError(
-            f"dataset.path={path} has deleted rows at snapshot {snapshot.snapshot_id}, which are still in its files; "
-            f"{COMPACT}"
-        )
-    data = [each for each in manifests if each.content == ManifestContent.DATA]
+    deleting = [each for each in snapshot.manifests(table.io) if each.content == ManifestContent.DELETES]
+    if not any(each.has_added_files() or each.has_existing_files() for each in deleting):
+        return None
+    return (
+        f"dataset.path={path} has deleted rows at snapshot {snapshot.snapshot_id}, which are still in its files; "
+        "rewrite the table's files without them (rewrite_data_files)"
+    )
+
+
+def live_files(path: str, table: Any, snapshot: Any) -> list[TableFile]:
+    """Return all data files of a snapshot, in the order in which they came."""
+    from pyiceberg.manifest import ManifestContent
+
+    data = [each for each in snapshot.manifests(table.io) if each.content == ManifestContent.DATA]
     entries = [entry for manifest in data for entry in manifest.fetch_manifest_entry(table.io)]
     # Tables of format 1 number no snapshots; their files are in the order of their names.
     entries.sort(key=lambda entry: (entry.sequence_number or 0, entry.data_file.file_path))
     return [table_file(path, table, entry, snapshot) for entry in entries]
+
+
+def added_files(path: str, table: Any, snapshot: Any) -> list[TableFile]:
+    """Return the files that a snapshot added, sorted by their names."""
+    from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+
+    own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
+    data = [each for each in own if each.content == ManifestContent.DATA]
+    entries = [entry for manifest in data for entry in manifest.fetch_manifest_entry(table.io)]
+    added = [entry for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+    # A manifest may also carry on files that earlier snapshots added.
+    files = [table_file(path, table, each, snapshot) for each in added if each.snapshot_id == snapshot.snapshot_id]
+    return sorted(files)
 
 
 def table_file(path: str, table: Any, entry: Any, snapshot: Any) -> TableFile:

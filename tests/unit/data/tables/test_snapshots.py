@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
@@ -15,7 +14,16 @@ from persia_cli.data.read.files import find_files, locate
 from persia_cli.data.read.scan import scan
 from persia_cli.data.tables.snapshots import at_present, snapshot_of
 from persia_cli.errors import DataError
-from tests.support.tables import catalog_in, copied, rewrite_log, samples, with_deletion_vector
+from tests.support.tables import (
+    add_delete_file,
+    catalog_in,
+    copied,
+    delta_table,
+    iceberg_table,
+    rewrite_log,
+    samples,
+    with_deletion_vector,
+)
 
 ICEBERG = "iceberg:shop/db.clicks"
 HAS_DELTA = pytest.mark.skipif(importlib.util.find_spec("deltalake") is None, reason="needs the extra delta")
@@ -29,21 +37,6 @@ def dataset(path: str, **changes: Any) -> ParquetDataset:
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return catalog_in(tmp_path, monkeypatch)
-
-
-def iceberg_table(catalog: Any, appends: int = 3, name: str = "db.clicks") -> Any:
-    table = catalog.create_table(name, schema=samples(1).schema)
-    for number in range(appends):
-        table.append(samples(100, number))
-    return table
-
-
-def delta_table(folder: Path, appends: int = 3, **options: Any) -> Path:
-    from deltalake import write_deltalake
-
-    for number in range(appends):
-        write_deltalake(folder, samples(100, number), mode="append", **options)
-    return folder
 
 
 def paths(path: str) -> list[str]:
@@ -124,65 +117,9 @@ def test_an_expired_snapshot_is_refused(catalog: Any) -> None:
 def test_deleted_rows_are_refused_since_the_files_have_them(catalog: Any, tmp_path: Path) -> None:
     """pyiceberg writes no delete files, so a manifest gets one by hand."""
     table = iceberg_table(catalog, 1)
-    add_delete_file(table, tmp_path / "warehouse")
+    add_delete_file(table, tmp_path / "warehouse", paths(ICEBERG)[0])
     with pytest.raises(DataError, match="has deleted rows at snapshot"):
         locate(ICEBERG)
-
-
-def add_delete_file(table: Any, folder: Path) -> None:
-    """Commit a snapshot with a file of deleted positions, as an engine that merges on read writes it."""
-    from pyiceberg.manifest import (
-        DataFile,
-        DataFileContent,
-        FileFormat,
-        ManifestContent,
-        ManifestEntry,
-        ManifestEntryStatus,
-        ManifestWriterV2,
-        write_manifest_list,
-    )
-    from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-    from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, SetSnapshotRefUpdate
-    from pyiceberg.typedef import Record
-
-    class DeleteWriter(ManifestWriterV2):
-        def content(self) -> ManifestContent:
-            return ManifestContent.DELETES
-
-    now, number = table.current_snapshot(), 4711
-    deletes = folder / "deletes.parquet"
-    pq.write_table(pa.table({"file_path": [paths(ICEBERG)[0]], "pos": [0]}), deletes)
-    file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
-        file_path=str(deletes),
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=1,
-        file_size_in_bytes=deletes.stat().st_size,
-    )
-    output = table.io.new_output(str(folder / "deletes.avro"))
-    with DeleteWriter(table.spec(), table.schema(), output, number, "null") as writer:
-        entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file)
-        writer.add_entry(entry)
-    manifests = [*now.manifests(table.io), writer.to_manifest_file()]
-    output = table.io.new_output(str(folder / "list.avro"))
-    with write_manifest_list(2, output, number, now.snapshot_id, now.sequence_number + 1, "null") as manifest_list:
-        manifest_list.add_manifests(manifests)
-    snapshot = Snapshot(
-        snapshot_id=number,
-        parent_snapshot_id=now.snapshot_id,
-        sequence_number=now.sequence_number + 1,
-        timestamp_ms=now.timestamp_ms + 1,
-        manifest_list=str(folder / "list.avro"),
-        summary=Summary(Operation.DELETE),
-        schema_id=0,
-    )
-    reference = SetSnapshotRefUpdate(
-        snapshot_id=number, parent_snapshot_id=now.snapshot_id, ref_name="main", type="branch"
-    )
-    table.catalog.commit_table(
-        table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (AddSnapshotUpdate(snapshot=snapshot), reference)
-    )
 
 
 def test_a_name_that_another_column_had_is_refused(catalog: Any) -> None:
