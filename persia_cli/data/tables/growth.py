@@ -63,7 +63,7 @@ def position_of(cursor: str) -> Position:
     found = _CURSOR.fullmatch(cursor)
     if found is None:
         raise DataError(f"{cursor!r} is no position in a table: the run began with other data; {BEGIN_AGAIN}")
-    return Position(*map(int, found.groups()[1:]), found[1] is not None)
+    return Position(int(found[2]), int(found[3]), int(found[4]), found[1] is not None)
 
 
 def _with_cursors(position: Position, files: Sequence[TableFile]) -> Iterable[Grown]:
