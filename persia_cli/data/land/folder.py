@@ -30,7 +30,7 @@ _DRAFT = ".landing"
 _NAME = re.compile(r"(?P<number>\d{12})-(?P<topic>[\w.-]+)-p(?P<partition>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class _Positions(msgspec.Struct, forbid_unknown_fields=True):
     """The content of RECORD."""
 
     topic: str
@@ -67,11 +67,11 @@ class LandingFolder:
         self.schema: Any = pq.read_schema(folder / names[names.index(_name(landed[0]))]) if landed else None
         """Arrow schema of all files; None before the first."""
 
-    def _recorded(self) -> _Record | None:
+    def _recorded(self) -> _Positions | None:
         """Return the record of an earlier process; raises UserError if it is of other messages."""
         path = self._folder / RECORD
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=_Record)
+            record = msgspec.json.decode(path.read_bytes(), type=_Positions)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
