@@ -39,6 +39,9 @@ class _Positions(msgspec.Struct, forbid_unknown_fields=True):
     """The next offset of each partition."""
 
 
+_DECODER = msgspec.json.Decoder(_Positions)
+
+
 class Landed(NamedTuple):
     """A file with messages."""
 
@@ -71,7 +74,7 @@ class LandingFolder:
         """Return the record of an earlier process; raises UserError if it is of other messages."""
         path = self._folder / RECORD
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=_Positions)
+            record = _DECODER.decode(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
