@@ -4,6 +4,7 @@ In a new environment: `pip install 'rectools[torch]==0.19.0'`. It writes inputs,
 the gradients of the sum of outputs times factors, in float64.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,28 +39,35 @@ def ligr() -> tuple[nn.Module, dict[str, list[str]]]:
     return LiGRLayer(DIM, HEADS, 0.0, EXPANSION), {ours: [theirs] for ours, theirs in names.items()} | {"inner": inner}
 
 
-def hstu() -> tuple[nn.Module, dict[str, list[str]]]:
-    """Return RecTools' unit without times."""
+def hstu(timed: bool = False) -> tuple[nn.Module, dict[str, list[str]]]:
+    """Return RecTools' unit, which reads times or not."""
     head = DIM // HEADS
-    unit = STULayer(DIM, HEADS, head, head, LENGTH, False, True, 0.0, 0.0, 1e-6)
+    unit = STULayer(DIM, HEADS, head, head, LENGTH, timed, True, 0.0, 0.0, 1e-6)
     names = {"before": "norm_input", "between": "norm_attn_output", "last": "output_mlp"}
     return unit, {ours: [theirs] for ours, theirs in names.items()}
 
 
-def run(kind: str, block: nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    """Return the block's output for whole sequences, each element of which sees those up to itself."""
+def run(kind: str, block: nn.Module, rows: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Return the block's output for whole sequences, each element of which sees those up to itself.
+
+    `times` int64 [users, length + 1] are those of the elements, and of what follows the last.
+    """
     later = ~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-    if kind != "hstu":
+    if not kind.startswith("hstu"):
         return block(rows, later, None)
     there = torch.ones(USERS, LENGTH, 1, dtype=rows.dtype)
-    return block(rows, {"x": torch.ones(USERS, LENGTH)}, (~later).int(), there, None)
+    return block(rows, {"x": torch.ones(USERS, LENGTH), "unix_ts": times}, (~later).int(), there, None)
 
 
 def main() -> None:
     """Write the file."""
     torch.manual_seed(0)
     found: dict[str, torch.Tensor] = {}
-    for kind, build in (("sasrec", sasrec), ("ligr", ligr), ("hstu", hstu)):
+    gaps = torch.from_numpy(np.random.default_rng(0).integers(0, 10 ** np.arange(LENGTH + 1) + 1, (USERS, LENGTH + 1)))
+    times = 1_700_000_000 + gaps.cumsum(1)
+    found["hstu_timed/gaps"] = times.diff(dim=1).float()
+    kinds = {"sasrec": sasrec, "ligr": ligr, "hstu": hstu, "hstu_timed": partial(hstu, timed=True)}
+    for kind, build in kinds.items():
         block, names = build()
         block = block.double().eval()
         with torch.no_grad():
@@ -67,7 +75,7 @@ def main() -> None:
                 weight.copy_(torch.randn(weight.shape, dtype=torch.float64) * 0.5)
         rows = torch.randn(USERS, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
         factors = torch.randn(USERS, LENGTH, DIM, dtype=torch.float64)
-        output = run(kind, block, rows)
+        output = run(kind, block, rows, times)
         (output * factors).sum().backward()
         found |= {f"{kind}/rows": rows, f"{kind}/factors": factors, f"{kind}/output": output}
         found[f"{kind}/gradient"] = rows.grad
@@ -80,12 +88,15 @@ def main() -> None:
                     continue
                 found[f"{kind}/weight/{ours}.{suffix}"] = torch.cat([theirs[name] for name in given])
                 found[f"{kind}/slope/{ours}.{suffix}"] = torch.cat([theirs[name].grad for name in given])
-        if kind == "hstu":
+        if kind.startswith("hstu"):
             # Their matrix is the transpose; their biases of later elements come last, the element's own in the middle.
             weight, bias = theirs["uvqk_proj"], theirs["rel_attn.pos_weights"]
             for part, matrix, own in (("weight", weight, bias), ("slope", weight.grad, bias.grad)):
                 found[f"{kind}/{part}/project.weight"] = matrix.T
                 found[f"{kind}/{part}/distances"] = own[:LENGTH].flip(0).unsqueeze(1)
+        if kind == "hstu_timed":
+            found[f"{kind}/weight/times"] = theirs["rel_attn.time_weights"].unsqueeze(1)
+            found[f"{kind}/slope/times"] = theirs["rel_attn.time_weights"].grad.unsqueeze(1)
     np.savez_compressed(GOLDEN, **{name: value.detach().numpy() for name, value in found.items()})
 
 

@@ -46,6 +46,8 @@ EXAMPLES: dict[str, Any] = {
     "dataset.dense[].format": "%d/%m/%Y",
     "dataset.dense[].mean": 38.6,
     "dataset.dense[].name": "price",
+    "dataset.dense[].times_of": "last_items",
+    "dataset.dense[].until": "time",
     "dataset.dense[].width": 64,
     "dataset.accept_changed": "3f2a9c51",
     "dataset.fill": 0,

@@ -31,6 +31,7 @@ class CausalNetwork(TwoSides):
         super().__init__()
         candidate, sequence = sequence_and_candidate(settings, shape)
         self.candidate, self.sequence = candidate.name, sequence.name
+        self.timed = bool(shape.times_of)
         length, dim = sequence.max_length or 1, candidate.dim
         self.positions, self.dropout = Positions(length, dim), Dropout(settings.dropout)
         self.blocks = nn.ModuleList(block(dim, length) for _ in range(settings.layers))
@@ -51,7 +52,7 @@ class CausalNetwork(TwoSides):
     def users(self, batch: ModelBatch) -> torch.Tensor:
         """Return each sample's last state."""
         values, mask = batch.sequences[self.sequence]
-        layout = padded(mask)
+        layout = padded(mask, batch.dense if self.timed else None)
         [states] = layout.split(self.states(values.flatten(0, 1), layout))
         is_last = torch.arange(1, mask.shape[1] + 1, device=mask.device) == mask.sum(1, keepdim=True)
         return (states * is_last.unsqueeze(2)).sum(1)

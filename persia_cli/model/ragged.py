@@ -32,6 +32,11 @@ class RaggedLayout(NamedTuple):
     """Slots of each sequence of a block."""
     ages: torch.Tensor
     """Distance of each slot's element from the newest one of its sequence, int64 [slots]; 0 in padded slots."""
+    gaps: torch.Tensor | None = None
+    """Time from each slot's element to the next one, after the newest to the sample, float32 [slots]; 0 in padded ones.
+    None for sequences without times."""
+    buckets: Sequence[torch.Tensor] = ()
+    """What a network makes of the gaps of each block, if it does."""
 
     def split(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return the values [sequences, width, ...] of each block, of values [slots, ...]."""
@@ -52,10 +57,14 @@ class Tokens(NamedTuple):
     layout: RaggedLayout
 
 
-def padded(mask: torch.Tensor) -> RaggedLayout:
-    """Return the layout of a padded batch: one block, of a mask bool [n, width] whose elements come first."""
+def padded(mask: torch.Tensor, gaps: torch.Tensor | None = None) -> RaggedLayout:
+    """Return the layout of a padded batch: one block, of a mask bool [n, width] whose elements come first.
+
+    `gaps` float32 [n, width] are those of sequences with times.
+    """
     ages = mask.sum(1, keepdim=True) - 1 - torch.arange(mask.shape[1], device=mask.device)
-    return RaggedLayout([mask.shape[0] * mask.shape[1]], [mask.shape[1]], (ages.clamp(min=0) * mask).flatten())
+    slots = [mask.shape[0] * mask.shape[1]], [mask.shape[1]], (ages.clamp(min=0) * mask).flatten()
+    return RaggedLayout(*slots, None if gaps is None else gaps.flatten())
 
 
 class Slots(NamedTuple):

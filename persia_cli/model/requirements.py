@@ -25,6 +25,11 @@ def require_fit(model: schema.Model, shape: InputShape) -> None:
     """Raise ConfigError if the network cannot be built on these features; a custom network is not checked here."""
     if model.output_bias != "init":
         _require_output_bias(model, shape)
+    if shape.times_of and not isinstance(model, schema.Hstu | schema.CustomModel):
+        raise ConfigError(
+            f"dataset.dense has the times of {shape.times_of[0]}, which model.kind={model.kind} cannot read; take them "
+            "out, or use model.kind=hstu"
+        )
     match model:
         case schema.CustomModel():
             return
@@ -143,7 +148,8 @@ def sequence_and_candidate(model: Sequential, shape: InputShape) -> Pair:
     [pair] = attended_pairs(model.attend, shape)
     _require_one_label(model.kind, shape)
     others = [feature.name for feature in shape.features if feature not in pair]
-    if others or shape.dense:
+    has_dense = shape.dense != (pair[1].max_length if shape.times_of else 0)
+    if others or has_dense:
         raise ConfigError(
             f"model.kind={model.kind} reads a sequence and a candidate alone, but the data set also has "
             f"{', '.join(others) or 'dense features'}; take these out of dataset.sparse and dataset.dense, or use "

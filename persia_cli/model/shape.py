@@ -28,6 +28,9 @@ class InputShape:
     """Number of buckets for counting items, for a loss that corrects for their frequency; 0 without one."""
     item_rate: float = 0.0
     """Weight of the newest observation in the estimate of an item."""
+    times_of: tuple[str, ...] = ()
+    """Sequences with times: for each of their elements, dense inputs have the time to the next one, or to the sample
+    after the newest; then zeros."""
 
     @property
     def pooled(self) -> tuple[FeatureShape, ...]:

@@ -173,7 +173,8 @@ def _columns(dataset: ParquetDataset) -> list[str]:
     """Return the columns of samples that features read."""
     columns = [
         *(feature.column_name for feature in dataset.sparse if dataset.history_of(feature) is None),
-        *(feature.name for feature in dataset.dense_features),
+        *(feature.name for feature in dataset.dense_features if dataset.history_of_times(feature) is None),
+        *(str(feature.until) for feature in dataset.times),
     ]
     return list(dict.fromkeys(columns))
 
@@ -181,10 +182,12 @@ def _columns(dataset: ParquetDataset) -> list[str]:
 def _held(contents: ParquetScan, column: str) -> Held:
     """Return the type of a column in all files; numbers, if it has no value and a feature reads numbers."""
     dataset = contents.settled
-    if any(feature.name == column and feature.values == "time" for feature in dataset.dense_features) or any(
-        feature.column_name == column and feature.ids == "time" for feature in dataset.sparse
-    ):
+    if any(
+        column in (feature.name, feature.until) and feature.values == "time" for feature in dataset.dense_features
+    ) or any(feature.column_name == column and feature.ids == "time" for feature in dataset.sparse):
         return "text"
+    if any(column in (feature.name, feature.until) for feature in dataset.times):
+        return "integer"
     classes = {class_of(schema.field(column).type) for schema in contents.schemas} - {"null"}
     if classes == {"boolean"}:
         return "boolean"

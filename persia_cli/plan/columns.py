@@ -93,7 +93,10 @@ def label_names(run: Run) -> tuple[str, ...]:
 def input_shape(run: Run, layout: EmbeddingLayout) -> InputShape:
     """Return the input shape of the run's network."""
     uncertainty = run.train.task_weights == "uncertainty"
-    shape = InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)), uncertainty)
+    times = run.dataset.times if isinstance(run.dataset, ParquetDataset) else ()
+    times_of = tuple(str(feature.times_of) for feature in times)
+    features = feature_shapes(layout)
+    shape = InputShape(dense_count(run), features, len(label_names(run)), uncertainty, times_of=times_of)
     for loss in run.losses:
         if isinstance(loss, InBatchSoftmax) and loss.correction == "log_q":
             return replace(shape, item_buckets=loss.correction_buckets, item_rate=loss.correction_rate)

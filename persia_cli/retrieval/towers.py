@@ -85,7 +85,8 @@ class Towers:
         states = np.empty((batch.size, shape.dim), np.float32)
         network.eval()
         for cut in (order[start : start + SEQUENCES] for start in range(0, batch.size, SEQUENCES)):
-            ragged, _, _ = ragged_rows(rows, stops[cut], lengths[cut], self._copier.copy)
+            gaps = batch.dense[cut] if network.timed else None
+            ragged, _, _ = ragged_rows(rows, stops[cut], lengths[cut], self._copier.copy, gaps)
             self._copier.join()
             with torch.no_grad():
                 states[cut] = ragged.last(network.states(*ragged.read(leaf)).float()).cpu().numpy()

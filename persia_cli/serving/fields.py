@@ -21,9 +21,10 @@ from persia_cli.data.read.arrow_types import class_of, is_list
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.csv_files import numbers_of, without_markers
 from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
+from persia_cli.data.read.gaps import Moments, checked_gaps, decode_moments, wrong_moments
 from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.lists import with_values
-from persia_cli.data.read.times import example_of
+from persia_cli.data.read.times import described, example_of
 from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.columns import WHERE, ComputedColumns, Lists, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES
@@ -178,7 +179,8 @@ class RequestFields(Node):
         """Return name, datatype and shape of each field; -1 is any number."""
         fields: dict[str, tuple[str, Datatype, tuple[int, ...]]] = {}
         raw = self.raw_by_column()
-        for column in [*(feature.column_name for feature in self.sparse), *(feature.name for feature in self.dense)]:
+        read = [*(feature.column_name for feature in self.sparse), *(feature.name for feature in self.dense)]
+        for column in [*read, *(str(feature.until) for feature in self.times_of_lists)]:
             if column in raw:
                 field = raw[column].field_of(column)
                 shape = (-1, -1) if raw[column].read == "texts" else (-1,)
@@ -194,18 +196,31 @@ class RequestFields(Node):
             if dense_feature.name in raw:
                 continue
             width = () if dense_feature.width is None else (dense_feature.width,)
+            if dense_feature.times_of is not None:
+                moment: Datatype = "BYTES" if dense_feature.values == "time" else "INT64"
+                fields[dense_feature.name] = (dense_feature.name, moment, (-1, -1))
+                continue
             number: Datatype = "FP32" if dense_feature.transform is None else "FP64"
             fields[dense_feature.name] = (
                 dense_feature.name,
                 "BYTES" if dense_feature.values == "time" else number,
                 (-1, *width),
             )
+        for times in self.times_of_lists:
+            if (asked := str(times.until)) not in fields:
+                fields[asked] = (asked, "BYTES" if times.values == "time" else "INT64", (-1,))
         return list(fields.values())
+
+    @property
+    def times_of_lists(self) -> tuple[DenseFeature, ...]:
+        """The dense features that are the times of a list."""
+        return tuple(feature for feature in self.dense if feature.times_of is not None)
 
     @cached_property
     def times(self) -> dict[str, str]:
         """An example for each field that takes dates, timestamps or texts of these."""
         read = {feature.name: feature.format for feature in self.dense if feature.values == "time"}
+        read |= {str(feature.until): feature.format for feature in self.times_of_lists if feature.values == "time"}
         read |= {feature.column_name: feature.format for feature in self.sparse if feature.ids == "time"}
         return {name: SOME_TIME if form is None else example_of(form) for name, form in read.items()}
 
@@ -250,7 +265,7 @@ class RequestFields(Node):
         else:
             ids = [_repeated(feature_ids, size) for feature_ids in ids]
         return assemble(
-            dense=self._dense_block(computed, size),
+            dense=self._dense_block(computed, ids, size),
             labels=np.empty((size, 0), np.float32),
             weights=None,
             ids=[feature_ids.values for feature_ids in ids],
@@ -297,12 +312,19 @@ class RequestFields(Node):
         """Return the declarations of the computed columns."""
         return {column: declaration for declaration in self.raw for column in declaration.columns}
 
-    def _dense_block(self, computed: ComputedColumns, size: int) -> NDArray[np.float32]:
-        """Return the dense inputs of all samples, finite, float32 [size, inputs]."""
+    def _dense_block(self, computed: ComputedColumns, ids: Sequence[Ids], size: int) -> NDArray[np.float32]:
+        """Return the dense inputs of all samples, finite, float32 [size, inputs]; `ids` are those of each feature."""
         block = np.empty((size, self.dense_inputs), np.float32)
         for takes_plain in (True, False):
             at = 0
             for feature in self.dense:
+                if feature.times_of is not None:
+                    [(of, elements)] = [
+                        pair for pair in zip(self.sparse, ids, strict=True) if pair[0].name == feature.times_of
+                    ]
+                    block[:, at : at + feature.inputs] = self._gaps(feature, computed, of, elements)
+                    at += feature.inputs
+                    continue
                 column = computed.column(feature.name)
                 is_plain = isinstance(column, np.ndarray) and column.dtype == SINGLE
                 is_plain = is_plain and feature.transform is None and feature.width is None
@@ -316,6 +338,20 @@ class RequestFields(Node):
             if np.isfinite(block).all():
                 break  # else a value has to be filled, or named in an error
         return block
+
+    def _gaps(
+        self, feature: DenseFeature, computed: ComputedColumns, of: SparseFeature, elements: Ids
+    ) -> NDArray[np.float32]:
+        """Return the inputs of times of lists, whose elements are the ids of a feature `of`."""
+        lists = arrow_column(computed.column(feature.name), feature.name, True)
+        asked = arrow_column(computed.column(str(feature.until)), str(feature.until))
+        for name, column in ((feature.name, lists), (str(feature.until), asked)):
+            if (wrong := wrong_moments(feature, name, column.type)) is not None:
+                raise DataError(f"{WHERE}: field {wrong}")
+        moments = decode_moments(lists, asked, feature, WHERE, None, f"give {described(feature.format)}")
+        size = 1 if elements.offsets is None else elements.offsets.size - 1
+        repeated = Moments(_repeated(moments.lists, size), _repeated(Ids(moments.asked, None), size).values)
+        return checked_gaps(repeated, feature, of, elements, WHERE, None)
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
         try:

@@ -109,7 +109,8 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
         row[feature.column_name] = ids if feature.name in fields.lists else ids[0] if ids else None
     position = 0
     for dense_feature in fields.dense:
-        if dense_feature.name not in raw and dense_feature.transform is None:
+        is_plain = dense_feature.transform is None and dense_feature.times_of is None
+        if dense_feature.name not in raw and is_plain:
             values = [float(str(value)) for value in batch.dense[0, position : position + dense_feature.inputs]]
             row[dense_feature.name] = values[0] if dense_feature.width is None else values
         position += dense_feature.inputs
@@ -118,8 +119,17 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
 
 def _with_example(row: dict[str, Any], fields: RequestFields) -> dict[str, Any]:
     """Return a row with the values of the fields' example, if it can be read then."""
-    changed = row | dict(fields.example)
+    changed = _with_times(row | dict(fields.example), fields)
     with suppress(DataError):
         fields.batch({name: [value] for name, value in changed.items()})
         return changed
-    return row
+    return _with_times(row, fields)
+
+
+def _with_times(row: dict[str, Any], fields: RequestFields) -> dict[str, Any]:
+    """Return a row whose lists of times are as long as the lists of their elements."""
+    columns = {feature.name: feature.column_name for feature in fields.sparse}
+    times = {
+        each.name: [row[str(each.until)]] * len(row[columns[str(each.times_of)]]) for each in fields.times_of_lists
+    }
+    return row | times

@@ -18,6 +18,7 @@ from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list
 from persia_cli.data.read.decode import decode_ids
 from persia_cli.data.read.dense_transforms import numbers_of
+from persia_cli.data.read.gaps import readers as readers_of_times
 from persia_cli.data.read.lists import with_values
 from persia_cli.data.read.times import from_format, microseconds
 from persia_cli.data.read.values import float_values, id_values, texts_of
@@ -38,7 +39,13 @@ class SampleColumns:
         for feature in fields.sparse:
             readers.setdefault(feature.column_name, []).append(feature)
         for dense_feature in fields.dense:
-            readers.setdefault(dense_feature.name, []).append(dense_feature)
+            if dense_feature.times_of is None:
+                readers.setdefault(dense_feature.name, []).append(dense_feature)
+        for times in fields.times_of_lists:
+            for reader in readers_of_times(times):
+                # Integers keep their sign.
+                plain = reader if reader.ids == "time" else reader.model_copy(update={"ids": None})
+                readers.setdefault(reader.name, []).append(plain)
         self._columns = {
             name: _LoggedColumn(name, features, any(_has_lists(reader, fields) for reader in features))
             for name, features in readers.items()
@@ -94,7 +101,9 @@ class _LoggedColumn:
 
 
 def _has_lists(reader: Reader, fields: RequestFields) -> bool:
-    return reader.width is not None if isinstance(reader, DenseFeature) else reader.name in fields.lists
+    if isinstance(reader, DenseFeature):
+        return reader.width is not None
+    return reader.name in (*fields.lists, *(feature.name for feature in fields.times_of_lists))
 
 
 def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:

@@ -68,6 +68,8 @@ class StepPositions(NamedTuple):
     """Number of its newest elements that the network reads, int64 [n]."""
     items: Numbers
     """Row of each sample's item, int64 [n]."""
+    gaps: Floats | None
+    """Times between the elements that the network reads, float32 [n, length] (`persia_cli.data.read.gaps`), if any."""
     candidates: SampledItems
 
 
@@ -130,6 +132,7 @@ class NextItemStaging:
             stops,
             np.minimum(lengths, self._longest),
             items.astype(np.int64),
+            samples.dense if samples.dense.shape[1] else None,
             self._candidates(samples, group, items, targets, weights, bounds, seed),
         )
 
@@ -169,7 +172,8 @@ class NextItemStaging:
 
     def stage(self, whole: StepPositions, cut: slice, copy: Copy) -> NextItems:
         """Copy the samples of a `cut` to the device, ragged."""
-        sequences, slots, entries = ragged_rows(whole.rows, whole.stops[cut], whole.lengths[cut], copy)
+        gaps = None if whole.gaps is None else whole.gaps[cut]
+        sequences, slots, entries = ragged_rows(whole.rows, whole.stops[cut], whole.lengths[cut], copy, gaps)
         learning = np.flatnonzero((slots.age >= 0) & (whole.weights[entries] != 0))
         targets = whole.targets[entries[learning]]
         rows = whole.candidates.rows

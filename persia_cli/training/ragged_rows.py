@@ -37,21 +37,30 @@ class RaggedRows:
 
 
 def ragged_rows(
-    rows: NDArray[np.integer], stops: Numbers, lengths: Numbers, copy: Copy
+    rows: NDArray[np.integer],
+    stops: Numbers,
+    lengths: Numbers,
+    copy: Copy,
+    gaps: NDArray[np.float32] | None = None,
 ) -> tuple[RaggedRows, Slots, Numbers]:
     """Lay out sequences and `copy` them to the device; return the plan, and the entry of each slot, int64 [slots], too.
 
     `rows` [E] or [E, rounds] are those of entries, the elements of all sequences. A network reads the newest `lengths`
-    [n] of those before each of the `stops` [n].
+    [n] of those before each of the `stops` [n]. `gaps` float32 [n, width] are the times between these, if they have
+    any (`persia_cli.data.read.gaps`).
     """
     slots = plan(lengths)
     ages = slots.age.clip(min=0)
     entries = stops[slots.sequence] - 1 - ages
     newest = np.flatnonzero(slots.age == 0)
+    of_slots = None
+    if gaps is not None:
+        there = gaps[slots.sequence, lengths[slots.sequence] - 1 - ages]
+        of_slots = copy(np.where(slots.age < 0, np.float32(0.0), there))
     ragged = RaggedRows(
         size=len(lengths),
         tokens=copy(rows[entries].astype(np.int64)),
-        layout=RaggedLayout(slots.sizes, slots.widths, copy(ages)),
+        layout=RaggedLayout(slots.sizes, slots.widths, copy(ages), of_slots),
         newest=copy(newest),
         owners=copy(slots.sequence[newest]),
     )

@@ -104,9 +104,47 @@ def _with_length(feature: Any, histories: dict[Any, Any]) -> Any:
     keys = {"name": feature} if isinstance(feature, str) else feature
     if not isinstance(keys, dict) or keys.get("max_length") is not None:
         return feature
-    history = histories.get(str(keys.get("column") or keys.get("name")).partition(".")[0])
+    history = histories.get(history_name(keys))
     length = history.get("max_length") if isinstance(history, dict) else None
     return feature if length is None else {**keys, "max_length": length}
+
+
+def _with_times(feature: Any, sparse: Sequence[Any], histories: dict[Any, Any]) -> Any:
+    """Return the keys of a dense feature; of one that is the times of a list, with what the others imply."""
+    keys = {"name": feature} if isinstance(feature, str) else feature
+    if not isinstance(keys, dict):
+        return feature
+    lists = [each for each in sparse if isinstance(each, dict) and each.get("pooling") == "none"]
+    name, _, column = str(keys.get("name")).partition(".")
+    history = histories.get(name)
+    if isinstance(history, dict) and column == history.get("time"):
+        own = (each.get("name") for each in lists if history_name(each) == name)
+        given = {"times_of": next(own, None), "until": column, "format": history.get("format")}
+        keys = given | {key: value for key, value in keys.items() if value is not None}
+    if keys.get("times_of") is None:
+        return feature
+    lengths = [each.get("max_length") for each in lists if each.get("name") == keys["times_of"]]
+    return {"width": next(iter(lengths), None)} | keys
+
+
+def with_times_of(dataset: dict[Any, Any], name: str) -> dict[Any, Any]:
+    """Return the keys of a data set whose dense features have the times of a sparse feature, if it reads a history."""
+    histories, sparse, dense = dataset.get("histories"), dataset.get("sparse"), dataset.get("dense") or []
+    if not isinstance(histories, dict) or not all(isinstance(each, list | tuple) for each in (sparse, dense)):
+        return dataset
+    feature = next((each for each in sparse or () if isinstance(each, dict) and each.get("name") == name), None)
+    history = histories.get(history_name(feature))
+    if feature is None or not isinstance(history, dict):
+        return dataset
+    times = {"name": f"{history_name(feature)}.{history.get('time')}", "times_of": name}
+    there = [each.get("name") if isinstance(each, dict) else each for each in dense]
+    return dataset if times["name"] in there else {**dataset, "dense": [*dense, times]}
+
+
+def history_name(feature: Any) -> str:
+    """Return the history that a sparse feature, as its keys or its name, reads if there is one of that name."""
+    keys = feature if isinstance(feature, dict) else {"name": feature}
+    return str(keys.get("column") or keys.get("name")).partition(".")[0]
 
 
 class ParquetDataset(Node):
@@ -196,6 +234,11 @@ class ParquetDataset(Node):
         return sum(feature.inputs for feature in self.dense_features)
 
     @property
+    def times(self) -> tuple[DenseFeature, ...]:
+        """Every dense feature that is the times of a list."""
+        return tuple(feature for feature in self.dense_features if feature.times_of is not None)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Every path."""
         return (self.path,) if isinstance(self.path, str) else self.path
@@ -216,14 +259,24 @@ class ParquetDataset(Node):
         found = ((feature, self.history_of(feature)) for feature in self.sparse)
         return [(feature, of[1]) for feature, of in found if of is not None and of[0] == history]
 
+    def history_of_times(self, feature: DenseFeature) -> str | None:
+        """Return the history whose times a dense feature is; None for another, and for a column of samples."""
+        name, _, _ = feature.name.partition(".")
+        return name if feature.times_of is not None and name in self.histories else None
+
     @model_validator(mode="before")
     @classmethod
     def _features_of_histories_have_a_length(cls, given: Any) -> Any:
-        """Give features of a history its `max_length`, unless they have their own."""
-        histories = given.get("histories") if isinstance(given, dict) else None
-        if not isinstance(histories, dict) or not isinstance(given.get("sparse"), list | tuple):
+        """Give features of a history its `max_length`, unless they have their own, and complete the times of lists."""
+        if not isinstance(given, dict) or not isinstance(given.get("sparse"), list | tuple):
             return given
-        return {**given, "sparse": [_with_length(feature, histories) for feature in given["sparse"]]}
+        histories = given.get("histories")
+        histories = histories if isinstance(histories, dict) else {}
+        sparse = [_with_length(feature, histories) for feature in given["sparse"]]
+        dense = given.get("dense")
+        if isinstance(dense, list | tuple):
+            dense = [_with_times(feature, sparse, histories) for feature in dense]
+        return {**given, "sparse": sparse} | ({} if dense is None else {"dense": dense})
 
     @model_validator(mode="after")
     def _histories_are_read(self) -> Self:
@@ -265,6 +318,25 @@ class ParquetDataset(Node):
         if isinstance(feature.buckets, int):
             return f"the buckets of {feature.name} are of events: give their boundaries, such as buckets: [10, 100]"
         return None
+
+    @model_validator(mode="after")
+    def _times_are_of_lists(self) -> Self:
+        features = {feature.name: feature for feature in self.sparse}
+        for times in self.times:
+            of = features.get(str(times.times_of))
+            if of is None or of.max_length is None or of.pooling != "none" or of.makes_lists or of.drops_nulls:
+                raise ValueError(
+                    f"dataset.dense: {times.name} has times_of: {times.times_of}, which is no sparse feature with "
+                    "pooling: none, and without separator, padding and missing_id: none; name one"
+                )
+            if times.width != of.max_length:
+                raise ValueError(
+                    f"dataset.dense: {times.name} has width: {times.width}, and {of.name} max_length: {of.max_length}; "
+                    "leave width out"
+                )
+            if (name := self.history_of_times(times)) and (self.history_of(of) or ("",))[0] != name:
+                raise ValueError(f"dataset.dense: {times.name} is of another history than {of.name}; name its own")
+        return self
 
     @model_validator(mode="after")
     def _has_a_path(self) -> Self:

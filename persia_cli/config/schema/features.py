@@ -126,6 +126,12 @@ class DenseFeature(Node):
     )
     """Bins for `piecewise`: the ascending edges of all, or a number of bins with equally many training rows, whose
     edges are kept in the run's configuration."""
+    times_of: str | None = None
+    """The sparse feature (pooling: none) for whose elements the column holds a list of times. The inputs are the time
+    from each of its newest elements to the next, and from the last one to the sample (`until`): in seconds, or of
+    integers without a format their differences. `model.kind=hstu` reads them, and adds those of a history itself."""
+    until: str | None = None
+    """Column with the time of each sample, for `times_of`; of a history, its own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -135,12 +141,17 @@ class DenseFeature(Node):
         is_time = given.get("transform") in get_args(TimePart) or given.get("format") is not None
         if is_time and given.get("values") is None:
             given = {**given, "values": "time"}
-        if given.get("values") == "time" and given.get("transform") is None:
+        is_plain = given.get("transform") is None and given.get("times_of") is None
+        if given.get("values") == "time" and is_plain:
             return {**given, "transform": "standardise"}
         return given
 
     @model_validator(mode="after")
     def _settings_fit_the_transform(self) -> Self:
+        if (self.times_of is None) != (self.until is None):
+            raise ValueError(f"give both times_of and until of {self.name}, or none")
+        if self.times_of is not None and self.transform is not None:
+            raise ValueError(f"transform: {self.transform} of {self.name} is not of times_of; leave it out")
         if (self.mean is None) != (self.deviation is None):
             raise ValueError(f"give both mean and deviation of {self.name}, or none")
         if self.mean is not None and not self.is_standardised:

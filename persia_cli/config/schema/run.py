@@ -20,7 +20,7 @@ from persia_cli.config.schema.base import (
 )
 from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import Cluster
-from persia_cli.config.schema.dataset import Dataset, ParquetDataset
+from persia_cli.config.schema.dataset import Dataset, ParquetDataset, with_times_of
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.follow import Until
 from persia_cli.config.schema.init_from import Source
@@ -221,6 +221,18 @@ class Run(Node):
     metrics_port: Changeable[Annotated[int, Field(ge=1, le=65535), NUMBER] | None] = None
     """Port of the loopback interface of the coordinator's machine where Prometheus gets the latest metrics of a
     training, at `/metrics`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hstu_reads_times(cls, given: Any) -> Any:
+        """Add the times of the history that HSTU reads to the dense features."""
+        model, dataset = (given.get(key) if isinstance(given, dict) else None for key in ("model", "dataset"))
+        if not isinstance(model, dict) or not isinstance(dataset, dict) or model.get("kind") != "hstu":
+            return given
+        attend = model.get("attend")
+        lists = attend.values() if isinstance(attend, dict) else ()
+        named = [name for names in lists if isinstance(names, list | tuple) for name in names]
+        return {**given, "dataset": with_times_of(dataset, named[0])} if len(named) == 1 else given
 
     @model_validator(mode="after")
     def _ranks_and_parts_share_a_batch(self) -> Self:

@@ -109,7 +109,10 @@ class Ligr(Sequential):
 
 
 class Hstu(Sequential):
-    """Pointwise attention with biases of position and time on a sequence (arXiv 2402.17152)."""
+    """Pointwise attention on a sequence, with biases of positions and times (arXiv 2402.17152).
+
+    It has times if its sequence is of `dataset.histories`, or if a dense feature has its `times_of`.
+    """
 
     kind: Literal["hstu"]
     """`hstu`: hierarchical sequential transduction units."""

@@ -1,7 +1,7 @@
 """A block of rows, decoded, shuffled and ready to be cut into batches."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.bad_rows import bad_rows_allowed, leaving_out
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.columns import QUERY, label_columns, uses
@@ -24,6 +24,7 @@ from persia_cli.data.read.decode import (
     join_ids,
     take_ids,
 )
+from persia_cli.data.read.gaps import Moments, checked_gaps, decode_moments, gaps
 from persia_cli.data.read.histories import Histories
 from persia_cli.data.read.slices import RowPiece
 from persia_cli.metric import Link
@@ -57,6 +58,22 @@ class Earlier(NamedTuple):
         return Ids(ids, offsets)
 
 
+class EarlierTimes(NamedTuple):
+    """A dense feature that is the times of a history."""
+
+    feature: DenseFeature
+    first: int
+    """Number of its first input."""
+    events: Earlier
+    """The times of all events, as the bits of int64."""
+    asked: NDArray[np.int64]
+    """[rows], the time of each sample."""
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the inputs of some samples, in the order given."""
+        return gaps(Moments(self.events.take(rows), self.asked.take(rows).view(np.uint64)), self.feature)
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
     """Decoded samples of a block; the k-th in the epoch's order is row order[k].
@@ -66,6 +83,9 @@ class DecodedBlock:
 
     order: NDArray[np.int64]
     dense: NDArray[np.float32]
+    """[rows, inputs], without those of `times`"""
+    times: tuple[EarlierTimes, ...]
+    """In the order of their inputs."""
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     single: NDArray[np.uint64]
@@ -94,8 +114,11 @@ class DecodedBlock:
             else ids.take(rows)
             for ids in self.lists
         ]  # fmt: skip
+        dense = self.dense.take(rows, axis=0)
+        for times in self.times:
+            dense = np.concatenate([dense[:, : times.first], times.take(rows), dense[:, times.first :]], axis=1)
         batch = assemble(
-            self.dense.take(rows, axis=0),
+            dense,
             self.labels.take(rows, axis=0),
             None if self.weights is None else self.weights[rows],
             [ids.values for ids in taken] if any(ids is not None for ids in self.lists) else columns,
@@ -144,13 +167,15 @@ def decode_block(
     """
     size = places.size
     counts: Counter[str] = Counter()
-    dense = room.array("dense", (size, dataset.dense_width), np.float32)
+    spans = {name: room.array(f"history {name}", (size, 2), np.int64) for name in histories.stores}
+    times = tuple(_times(dataset, histories, spans, room))
+    width = dataset.dense_width - sum(each.feature.inputs for each in times)
+    dense = room.array("dense", (size, width), np.float32)
     # Samples that are only to be scored have no labels; zeros take their place and are never read.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     allowed = bad_rows_allowed(dataset)
     weights = np.ones(size, np.float32) if allowed or dataset.weight is not None else None
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    spans = {name: room.array(f"history {name}", (size, 2), np.int64) for name in histories.stores}
     earlier = [_earlier(histories, feature, spans) for feature in dataset.sparse]
     of_samples = tuple(feature for feature, ids in zip(dataset.sparse, earlier, strict=True) if ids is None)
     is_list = [feature.column_name in lists or feature.makes_lists or feature.drops_nulls for feature in of_samples]
@@ -170,7 +195,11 @@ def decode_block(
         ids.add(done, feature_ids)
         for name, store in histories.stores.items():
             history = dataset.histories[name]
-            spans[name][target] = store.spans(history, piece.group, piece.start, piece.table, piece.rows)
+            found = store.spans(history, piece.group, piece.start, piece.table, piece.rows)
+            spans[name][target] = found[0]
+            for each in times:
+                if dataset.history_of_times(each.feature) == name:
+                    each.asked[target] = found[1]
         counts += counted
         if weights is not None and left_out.size:
             weights[done + left_out] = 0.0
@@ -181,7 +210,7 @@ def decode_block(
     order[places] = np.arange(size)
     read = iter(ids.lists())
     feature_lists = tuple(next(read) if of_history is None else of_history for of_history in earlier)
-    return DecodedBlock(order, dense, labels, weights, ids.single, feature_lists, query_ids, counts, bad, why)
+    return DecodedBlock(order, dense, times, labels, weights, ids.single, feature_lists, query_ids, counts, bad, why)
 
 
 def _earlier(histories: Histories, feature: SparseFeature, spans: Mapping[str, NDArray[np.int64]]) -> Earlier | None:
@@ -191,6 +220,20 @@ def _earlier(histories: Histories, feature: SparseFeature, spans: Mapping[str, N
     name, values = found
     assert feature.max_length is not None
     return Earlier(values, spans[name], feature.max_length)
+
+
+def _times(
+    dataset: ParquetDataset, histories: Histories, spans: Mapping[str, NDArray[np.int64]], room: Room
+) -> Iterator[EarlierTimes]:
+    """Yield the dense features that are times of histories, whose samples' spans and times come later."""
+    first = 0
+    for feature in dataset.dense_features:
+        if (name := dataset.history_of_times(feature)) is not None:
+            assert feature.width is not None
+            asked = room.array(f"asked {name}", (len(spans[name]), 1), np.int64).reshape(-1)
+            events = Earlier(histories.stores[name].times.view(np.uint64), spans[name], feature.width)
+            yield EarlierTimes(feature, first, events, asked)
+        first += feature.inputs
 
 
 class _Places(NamedTuple):
@@ -218,9 +261,10 @@ def _decode_piece(
     table, rows, counts = piece.table, piece.rows, Counter[str]()
     first = 0
     for feature in dataset.dense_features:
-        values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
-        into.dense[:, first : first + feature.inputs] = values
-        first += feature.inputs
+        if feature.times_of is None:
+            values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
+            into.dense[:, first : first + feature.inputs] = values
+        first += feature.inputs if dataset.history_of_times(feature) is None else 0
     for number, label in enumerate(dataset.label_rules if label_columns(dataset) else ()):
         link = links.get(label.name, "logistic")
         column = table.column(label.name)
@@ -233,6 +277,15 @@ def _decode_piece(
         decode_ids(table.column(use.column_name), use, use.column_name in lists or use.makes_lists, piece, rows, counts)
         for use in sparse
     ]
+    first = 0
+    for feature in dataset.dense_features:
+        if dataset.history_of_times(feature) is None:
+            if feature.times_of is not None:
+                moments = decode_moments(table.column(feature.name), table.column(feature.until), feature, piece, rows)
+                [(of, elements)] = [pair for pair in zip(sparse, ids, strict=True) if pair[0].name == feature.times_of]
+                values = checked_gaps(moments, feature, of, elements, piece, rows)
+                into.dense[:, first : first + feature.inputs] = values
+            first += feature.inputs
     return ids, counts
 
 

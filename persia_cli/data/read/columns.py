@@ -13,12 +13,13 @@ from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, UnusableValueError, class_of, is_list, plain_type
 from persia_cli.data.read.csv_files import WITH_ZERO
+from persia_cli.data.read.gaps import wrong_moments
 from persia_cli.data.read.settled import wrong_ids, wrong_numbers
 from persia_cli.data.read.times import READ_AS_TIMES, TIMES, classes_of, from_format, microseconds
 from persia_cli.data.read.values import INTEGER
 from persia_cli.storage.addresses import BUILTIN
 
-QUERY, USER, TIME = "query", "user", "time"
+QUERY, USER, TIME, TIMES_OF_LISTS = "query", "user", "time", "times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,11 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     yield from (Use(name, "dataset.labels", "label") for name in label_columns(dataset))
     if dataset.weight is not None:
         yield Use(dataset.weight, "dataset.weight", "weight")
-    yield from (Use(feature.name, "dataset.dense", "dense") for feature in dataset.dense_features)
+    for feature in dataset.dense_features:
+        if feature.until is None:
+            yield Use(feature.name, "dataset.dense", "dense")
+        elif dataset.history_of_times(feature) is None:
+            yield from (Use(name, "dataset.dense", TIMES_OF_LISTS) for name in (feature.name, feature.until))
     of_samples = (feature for feature in dataset.sparse if dataset.history_of(feature) is None)
     yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in of_samples)
     for name, history in dataset.histories.items():
@@ -88,7 +93,8 @@ def changed_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
 def list_columns(dataset: ParquetDataset, schema: Any) -> frozenset[str]:
     """Return the sparse features' columns that hold lists of ids."""
     counts = Counter(schema.names)
-    names = {use.column for use in uses(dataset) if use.role == "sparse" and counts[use.column] == 1}
+    roles = ("sparse", TIMES_OF_LISTS)
+    names = {use.column for use in uses(dataset) if use.role in roles and counts[use.column] == 1}
     return frozenset(name for name in names if is_list(schema.field(name).type))
 
 
@@ -167,6 +173,10 @@ def _wrong_type(
         )
     if use.role == "sparse":
         return _wrong_ids(dataset, use, kind, is_text)
+    if use.role == TIMES_OF_LISTS:
+        of = (feature for feature in dataset.times if use.column in (feature.name, feature.until))
+        wrong = next(filter(None, (wrong_moments(feature, use.column, kind) for feature in of)), None)
+        return wrong and f"column {wrong}"
     if use.role == "dense" and (is_list(plain) or dense[use.column].width is not None):
         return _wrong_vectors(dataset, use, dense[use.column].width, plain)
     if use.role == "label":

@@ -209,7 +209,7 @@ def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArr
     try:
         values = id_values(column, name, None, np.uint64(NULL_ID))
     except UnusableValueError as bad:
-        text = f"{where}: {bad} in {_position(where, bad.index)} of dataset.group_by, column {name}"
+        text = f"{where}: {bad} in {place_in(where, bad.index)} of dataset.group_by, column {name}"
         raise BadValueError(text, bad.indices) from bad
     return values if rows is None else values[rows]
 
@@ -304,7 +304,7 @@ def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) 
     try:
         numbers = numbers_of(column, feature)
     except UnusableValueError as bad:
-        position = _position(where, bad.index)
+        position = place_in(where, bad.index)
         text = f"{where}: {bad} in {position} of dense column {feature.name}; {correct_times(feature.format)}"
         raise BadValueError(text, bad.indices) from bad
     with np.errstate(over="ignore", invalid="ignore"):
@@ -319,7 +319,7 @@ def _vectors(column: Any, feature: DenseFeature, where: object, rows: Rows) -> N
             values = vectors(column, feature.width).astype(np.float32)
     except WrongLengthError as wrong:
         text = (
-            f"{where}: {wrong} in {_position(where, int(wrong.rows[0]))} of dense column {feature.name}, whose lists "
+            f"{where}: {wrong} in {place_in(where, int(wrong.rows[0]))} of dense column {feature.name}, whose lists "
             f"need {feature.width} each; correct the data, or write null for a missing list and set dataset.fill"
         )
         raise BadValueError(text, wrong.rows) from wrong
@@ -361,7 +361,7 @@ def _rows_of(chunk: Any, values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.searchsorted(np.cumsum(_lengths(chunk)), values, side="right")
 
 
-def _position(where: object, row: int) -> str:
+def place_in(where: object, row: int) -> str:
     """Return the position of a row, for people."""
     place_of = getattr(where, "place_of", None)
     return f"row {row} (from 0)" if place_of is None else str(place_of(row))
@@ -370,7 +370,7 @@ def _position(where: object, row: int) -> str:
 def _no_id(
     bad: UnusableValueError, feature: SparseFeature, where: object, rows: NDArray[np.int64], remedy: str
 ) -> BadValueError:
-    position = _position(where, int(rows[0]))
+    position = place_in(where, int(rows[0]))
     remedy = correct_times(feature.format) if feature.ids == "time" and remedy == CORRECT_IDS else remedy
     text = (
         f"{where}: {bad} in {position} of column {feature.column_name}, so sparse feature {feature.name} has no id "
@@ -393,5 +393,5 @@ def _check(
     wrong = np.flatnonzero(~good)
     value = "null or NaN" if np.isnan(values[wrong[0]]) else str(values[wrong[0]])
     bad = wrong if rows is None else rows[wrong]
-    position = _position(where, int(bad[0]))
+    position = place_in(where, int(bad[0]))
     raise BadValueError(f"{where}: values of {what} are unusable, the first is {value} in {position}; {remedy}", bad)

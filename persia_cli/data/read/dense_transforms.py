@@ -154,7 +154,8 @@ def without_none(dataset: ParquetDataset) -> ParquetDataset:
 
 def far_vectors(dataset: ParquetDataset, rows: TrainingRows) -> tuple[str, ...]:
     """Return the dense columns of lists with numbers far from 1 in the first rows; no transform is of lists."""
-    names = [feature.name for feature in dataset.dense_features if feature.width is not None]
+    vectors = (feature for feature in dataset.dense_features if feature.width is not None)
+    names = [feature.name for feature in vectors if feature.times_of is None]
     if not names or not rows.groups:
         return ()
     stream = RowGroupStream(rows.data.filesystem, rows.groups[0], names, VECTORS)

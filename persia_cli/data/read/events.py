@@ -91,8 +91,8 @@ class EventStore:
 
     def spans(
         self, history: History, group: RowGroup, start: int, table: Any, rows: Integers | None
-    ) -> NDArray[np.int64]:
-        """Return for samples the spans of their earlier events, int64 [n, 2].
+    ) -> tuple[Integers, Integers]:
+        """Return for samples the spans of their earlier events, int64 [n, 2], and their times, int64 [n].
 
         The samples are these rows (None: all) of a table that begins with row `start` of a row group. Raises DataError
         for a user or a time that cannot be read.
@@ -108,7 +108,7 @@ class EventStore:
             users, asked, places = users[rows], asked[rows], places[rows]
         spans = np.empty((2, asked.size), np.int64)
         find_events(self.users, self.starts, self.times, self.places, users, asked, places, *spans)
-        return spans.T
+        return spans.T, asked
 
 
 def users_and_times(

@@ -146,7 +146,8 @@ def _without_history(contents: ParquetScan) -> Iterator[str]:
     trained = trained.some(-(-trained.total // _READ_ROWS))
     for name, store in contents.histories.stores.items():
         history = contents.settled.histories[name]
-        spans = (store.spans(history, group, 0, *read) for group, *read in trained.read([history.user, history.time]))
+        read = trained.read([history.user, history.time])
+        spans = (store.spans(history, group, 0, *rows)[0] for group, *rows in read)
         if (share := _empty_share(each[:, 1] - each[:, 0] for each in spans)) > 0.5:
             yield (
                 f"{_percent(share)} of the training samples have no earlier event in history {name}; if that is "

@@ -51,7 +51,7 @@ class Histories(NamedTuple):
     @property
     def columns(self) -> frozenset[str]:
         """The columns of histories that features read, as features name them."""
-        return frozenset(feature.column_name for name in self.stores for feature, _ in self.dataset.features_of(name))
+        return frozenset(column for name in self.stores for column in _columns(self.dataset, name))
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -65,10 +65,16 @@ def without_ready(dataset: ParquetDataset, schemas: Sequence[Any]) -> ParquetDat
     left = {
         name: history
         for name, history in dataset.histories.items()
-        if not (columns := {feature.column_name for feature, _ in dataset.features_of(name)}) or not columns <= there
+        if not (columns := _columns(dataset, name)) or not columns <= there
     }
     samples = dataset.samples if dataset.samples and dataset.samples.of in left else None
     return dataset.model_copy(update={"histories": left, "samples": samples})
+
+
+def _columns(dataset: ParquetDataset, name: str) -> set[str]:
+    """Return the columns of a history that features read."""
+    times = {feature.name for feature in dataset.times if dataset.history_of_times(feature) == name}
+    return {feature.column_name for feature, _ in dataset.features_of(name)} | times
 
 
 def open_histories(dataset: ParquetDataset, schemas: tuple[Any, ...], scan: Scan) -> Histories:

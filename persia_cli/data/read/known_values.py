@@ -27,7 +27,8 @@ def suspects(dataset: ParquetDataset, statistics: Mapping[str, Any]) -> tuple[st
 
     They are nulls, and negative weights, of rows that may be in neither split. `statistics` are a row group's.
     """
-    filled = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
+    filled = {feature.name for feature in dataset.dense_features if feature.times_of is None}
+    filled = filled if dataset.fill is None else set()
     filled |= set() if dataset.has_optional_labels else {*label_columns(dataset)}
     columns = []
     for name, known in statistics.items():

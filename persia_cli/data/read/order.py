@@ -48,7 +48,8 @@ def block_size(dataset: ParquetDataset, groups: Sequence[RowGroup], split_rows: 
     rows = max(sum(group.rows for group in used), 1)
     # Lists are in memory twice while a block is put in order.
     lists = 2 * sum(group.list_bytes for group in used) // rows
-    row = 4 * (dataset.dense_width + len(dataset.labels)) + 8 * len(dataset.sparse) + lists + 16
+    of_histories = sum(feature.inputs for feature in dataset.times if dataset.history_of_times(feature) is not None)
+    row = 4 * (dataset.dense_width - of_histories + len(dataset.labels)) + 8 * len(dataset.sparse) + lists + 16
     # A power of two, so that the order stays when lists become a little longer.
     fitting = 1 << (max(BLOCK_BYTES // row, 1).bit_length() - 1)
     columns = len(dataset.dense_features) + len(dataset.labels) + len(dataset.sparse) + 1

@@ -62,7 +62,10 @@ def _kind_of_ids(contents: Set[str], is_text: bool) -> Literal["integer", "text"
 
 def _dense_kind(given: str | DenseFeature, contents: Mapping[str, Set[str]]) -> str | DenseFeature:
     feature = DenseFeature(name=given) if isinstance(given, str) else given
-    values = contents.get(feature.name, frozenset())
+    values = contents.get(feature.until or feature.name, frozenset())
+    if feature.times_of is not None:
+        is_time = feature.format is not None or not values <= {"numbers"}
+        return feature.model_copy(update={"values": feature.values or ("time" if is_time else "number")})
     if feature.values is None and values and values <= _TIMES:
         return feature.model_copy(update={"values": "time", "transform": feature.transform or "standardise"})
     if feature.values is None and values == {"numbers"}:
@@ -139,6 +142,8 @@ def with_widths(dataset: ParquetDataset, rows: GroupedRows, schemas: Sequence[An
     """
     widths_of = {}
     for feature in dataset.dense_features:
+        if feature.times_of is not None:
+            continue
         kinds = [plain_type(schema.field(feature.name).type) for schema in schemas]
         if not any(map(is_list, kinds)):
             continue

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from persia_cli.model.hstu import TransductionUnit
+from persia_cli.model.hstu import TransductionUnit, buckets_of
 from persia_cli.model.ligr import GatedBlock
 from persia_cli.model.ragged import padded
 from persia_cli.model.sasrec import CausalBlock
@@ -20,6 +20,7 @@ BLOCKS = {
     "sasrec": lambda width, length: CausalBlock(width, 2, 0.0),
     "ligr": lambda width, length: GatedBlock(width, 2, 3 * width, 0.0),
     "hstu": lambda width, length: TransductionUnit(width, 2, length, 0.0),
+    "hstu_timed": lambda width, length: TransductionUnit(width, 2, length, 0.0, timed=True),
 }
 
 
@@ -31,6 +32,8 @@ def test_outputs_and_gradients_are_those_of_rectools(kind):
     block: nn.Module = BLOCKS[kind](width, length).double()
     block.load_state_dict({name.split("/")[2]: value for name, value in golden.items() if "/weight/" in name})
     layout = padded(torch.ones(users, length, dtype=torch.bool))
+    if kind == "hstu_timed":
+        layout = layout._replace(buckets=[buckets_of(golden["hstu_timed/gaps"])])
     output = block(rows.flatten(0, 1), layout).view_as(rows)
     (output * golden[f"{kind}/factors"]).sum().backward()
     assert torch.allclose(output, golden[f"{kind}/output"], rtol=1e-6, atol=1e-6)

@@ -33,6 +33,7 @@ FEATURES = (
     FeatureShape("negatives", DIM, "negatives", table=0),
 )
 NETWORKS = {model.kind: model for model in KINDS if isinstance(model, Sequential)}
+NETWORKS["hstu_timed"] = NETWORKS["hstu"]
 HISTORIES = [[9, 4, 9, 1], [5], [3, 3], [1, 2, 3, 4, 5, 6, 7, 8], [0, 39, 0, 4, 9, 9], [2, 9, 5], [7, 7, 7]]
 """Rows of each sample's sequence, of which the network reads the five newest, and then of its item."""
 LABELS = [1.0, 1.0, 0.5, 1.0, 0.0, math.nan, 1.0]
@@ -40,6 +41,8 @@ WEIGHTS = [0.5, 1.0, 2.0, 1.5, 1.0, 3.0, 0.0]
 NEGATIVES = [4, 20, 21, 4, 9, 39, 30]
 SHARE = 0.25
 """Probability that an item is among the drawn negatives."""
+GAPS = (10.0 ** np.random.default_rng(2).uniform(-1, 6, (7, LONGEST))).astype(np.float32)
+"""Times from each sample's newest elements to the next."""
 LOG_Q = np.log(np.linspace(0.01, 1.0, ROWS)).astype(np.float32)
 """Log probability of each row's item to be in a batch."""
 
@@ -51,7 +54,10 @@ def loss_of(**changes: Any) -> SampledSoftmax:
 
 def network_of(kind: str) -> torch.nn.Module:
     """A network with weights that are not small."""
-    network = build_model(NETWORKS[kind], InputShape(0, FEATURES[:2], 1), seed=0)
+    shape = InputShape(0, FEATURES[:2], 1)
+    if kind == "hstu_timed":
+        shape = InputShape(LONGEST, FEATURES[:2], 1, times_of=("clicked",))
+    network = build_model(NETWORKS[kind], shape, seed=0)
     with torch.no_grad():
         for weight in network.parameters():
             weight.add_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
@@ -62,7 +68,8 @@ def step_of(network: torch.nn.Module, loss: SampledSoftmax, parts: StepParts = W
     """The step of a rank."""
     settings = StepSettings(Objective([loss]), parts=parts, by_kernels=changes.pop("by_kernels", True))
     groups = [GroupShape(DIM, FEATURES)]
-    return DenseStep(network, dense_optimizer(SGD, network), groups, changes.pop("world", World()), 0, 7, settings)
+    dense = LONGEST if network.timed else 0
+    return DenseStep(network, dense_optimizer(SGD, network), groups, changes.pop("world", World()), dense, 7, settings)
 
 
 def positions(loss: SampledSoftmax, chosen: range, trains: bool = True) -> list[list[float]]:
@@ -77,7 +84,9 @@ def positions(loss: SampledSoftmax, chosen: range, trains: bool = True) -> list[
     return found
 
 
-def batch_of(loss: SampledSoftmax, chosen: range = range(7), trains: bool = True) -> tuple[Samples, list[GroupRows]]:
+def batch_of(
+    loss: SampledSoftmax, chosen: range = range(7), trains: bool = True, timed: bool = False
+) -> tuple[Samples, list[GroupRows]]:
     """Some samples as a rank gets them; the divisor is that of all samples."""
     histories, draws = [HISTORIES[sample] for sample in chosen], trains and loss.candidates == "uniform"
     items, elements = [each[-1:] for each in histories], [each[:-1] for each in histories]
@@ -86,7 +95,7 @@ def batch_of(loss: SampledSoftmax, chosen: range = range(7), trains: bool = True
     values = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
     rows = GroupRows([encode_rows(values, "float32")], np.array([*chain(*bags)], np.int32), offsets)
     samples = Samples(
-        np.empty((len(chosen), 0), np.float32),
+        _gaps(chosen) if timed else np.empty((len(chosen), 0), np.float32),
         np.array([LABELS[sample] for sample in chosen], np.float32).reshape(-1, 1),
         np.array([WEIGHTS[sample] for sample in chosen], np.float32),
         [sum(map(sum, positions(loss, range(7))))],
@@ -94,6 +103,11 @@ def batch_of(loss: SampledSoftmax, chosen: range = range(7), trains: bool = True
         log_q=LOG_Q[np.array([*chain(*elements, *items)], np.int64)] if trains and not draws else None,
     )
     return samples, [rows]
+
+
+def _gaps(chosen: range) -> np.ndarray:
+    lengths = np.array([len(HISTORIES[sample]) - 1 for sample in chosen])
+    return GAPS[chosen.start : chosen.stop] * (np.arange(LONGEST) < lengths[:, None])
 
 
 def plain(
@@ -111,12 +125,13 @@ def plain(
         log_q = dict.fromkeys(targets, 0.0)
     candidates = set(NEGATIVES) if trains and loss.candidates == "uniform" else targets
     logits, total = [], leaf.new_zeros(())
-    for own, history in zip(weights, HISTORIES, strict=True):
+    for sample, (own, history) in enumerate(zip(weights, HISTORIES, strict=True)):
         read = history[:-1][-LONGEST:]
         if not read:
             logits.append(leaf.new_zeros(()))
             continue
-        layout = RaggedLayout([len(read)], [len(read)], torch.arange(len(read) - 1, -1, -1))
+        gaps = torch.from_numpy(GAPS[sample, : len(read)]) if network.timed else None
+        layout = RaggedLayout([len(read)], [len(read)], torch.arange(len(read) - 1, -1, -1), gaps)
         states = network.states(leaf[read], layout)
         logits.append(states[-1] @ leaf[history[-1]])
         for state, target, weight in zip(states, history[-len(read) :], own[-len(read) :], strict=True):
@@ -135,7 +150,7 @@ def test_a_step_is_that_of_plain_torch(kind, candidates, places, by_kernels, par
     loss = loss_of(candidates=candidates, positions=places)
     network = network_of(kind)
     twin = copy.deepcopy(network).double()
-    samples, groups = batch_of(loss)
+    samples, groups = batch_of(loss, timed=network.timed)
     result = step_of(network, loss, parts, by_kernels=by_kernels).train(STEP, samples, groups)
     leaf = torch.from_numpy(np.concatenate(groups[0].rows).view(np.float32)).double().requires_grad_()
     logits, total = plain(twin, leaf, loss)

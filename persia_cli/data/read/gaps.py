@@ -1,0 +1,118 @@
+"""The times of lists as dense inputs: the time from each element to the next, and from the last one to the sample.
+
+Events, columns of samples and requests all pass through `gaps`, so that equal times are equal bits of inputs. The sums
+of gaps are the times between any two elements, which float32 could not hold: it has no seconds in years.
+"""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.read.arrow_types import WORDS, class_of, is_list, plain_type
+from persia_cli.data.read.bad_rows import BadValueError
+from persia_cli.data.read.decode import CORRECT_IDS, Ids, Rows, decode_ids, place_in
+from persia_cli.data.read.ids import NULL_ID
+from persia_cli.data.read.times import READ_AS_TIMES, classes_of, described
+
+_SECOND = 1_000_000
+
+
+class Moments(NamedTuple):
+    """The times of lists, and the times of samples [n]: microseconds, or integers unchanged, as the bits of int64."""
+
+    lists: Ids
+    asked: NDArray[np.uint64]
+
+
+def unit_of(feature: DenseFeature) -> int:
+    """Return the number of a time's units that an input counts: of microseconds, those of a second."""
+    return _SECOND if feature.values == "time" else 1
+
+
+def gaps(moments: Moments, feature: DenseFeature) -> NDArray[np.float32]:
+    """Return the gaps of the newest elements of each list, in their order, float32 [n, width]; then zeros."""
+    assert feature.width is not None
+    assert moments.lists.offsets is not None
+    times, asked, bounds = moments.lists.values.view(np.int64), moments.asked.view(np.int64), moments.lists.offsets
+    stops, lengths = bounds[1:], np.minimum(np.diff(bounds), feature.width)
+    following = np.append(times[1:], 0)
+    following[stops[lengths > 0] - 1] = asked[lengths > 0]
+    sample = np.repeat(np.arange(lengths.size), lengths)
+    place = np.arange(sample.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    entry = np.repeat(stops - lengths, lengths) + place
+    found = np.zeros((lengths.size, feature.width), np.float32)
+    found[sample, place] = (following - times)[entry] / unit_of(feature)
+    return found
+
+
+def readers(feature: DenseFeature) -> tuple[SparseFeature, SparseFeature]:
+    """Return what reads a column of lists of times, and that of the samples' times."""
+    ids = "time" if feature.values == "time" else "integer"
+    return (
+        SparseFeature(name=feature.name, ids=ids, format=feature.format),
+        SparseFeature(name=str(feature.until), ids=ids, format=feature.format),
+    )
+
+
+def decode_moments(
+    lists: Any, asked: Any, feature: DenseFeature, where: object, rows: Rows, remedy: str = CORRECT_IDS
+) -> Moments:
+    """Return the times in chunked arrays of lists and of samples; raises DataError for what is no time."""
+    of_lists, of_samples = readers(feature)
+    found = decode_ids(lists, of_lists, True, where, rows, Counter(), remedy)
+    return Moments(found, decode_ids(asked, of_samples, False, where, rows, Counter(), remedy).values)
+
+
+def checked_gaps(
+    moments: Moments, feature: DenseFeature, of: SparseFeature, elements: Ids, where: object, rows: Rows
+) -> NDArray[np.float32]:
+    """Return `gaps`; raise DataError for a sample without a time for each of its elements, in ascending order.
+
+    `elements` are the ids of the feature `of`, whose lists may have been cut.
+    """
+    bounds = moments.lists.offsets
+    assert bounds is not None
+    assert of.max_length is not None
+    lengths = np.diff(bounds)
+    counts = np.ones_like(lengths) if elements.offsets is None else np.diff(elements.offsets)
+    found = gaps(moments, feature)
+    null = np.append(0, np.cumsum(moments.lists.values == np.uint64(NULL_ID)))
+    unknown = (moments.asked == np.uint64(NULL_ID)) & (lengths > 0)
+    for wrong, what in (
+        (
+            np.minimum(lengths, of.max_length) != counts,
+            f"has another number of times than {feature.times_of} has elements",
+        ),
+        (null[bounds[1:]] > null[bounds[:-1]], "has a missing time"),
+        (unknown, f"has times, and {feature.until} has none"),
+        ((found < 0).any(axis=1), f"does not ascend up to {feature.until}"),
+    ):
+        if wrong.any():
+            bad = np.flatnonzero(wrong) if rows is None else rows[wrong]
+            text = f"{where}: {feature.name} {what} in {place_in(where, int(bad[0]))}; give a time for each element of "
+            raise BadValueError(f"{text}{feature.times_of}, oldest first, and none after {feature.until}", bad)
+    return found
+
+
+def wrong_moments(feature: DenseFeature, column: str, kind: Any) -> str | None:
+    """Return a clause if a column of this Arrow type has no times such as the feature was trained with."""
+    plain = plain_type(kind)
+    has_lists = is_list(plain)
+    values = class_of(plain.value_type if has_lists else plain)
+    if values == "null":
+        return None
+    if has_lists != (column == feature.name):
+        holds, wanted = "lists of times", "one time"
+        if not has_lists:
+            holds, wanted = "one value for each sample", f"a list of times, as long as that of {feature.times_of}"
+        return f"{column} holds {holds}, but each sample needs {wanted}"
+    if feature.values == "time":
+        fits, wanted = values in READ_AS_TIMES | classes_of(feature.format), described(feature.format)
+    else:
+        fits, wanted = values == "integer" or (feature.values is None and values in READ_AS_TIMES), "an integer"
+    if fits:
+        return None
+    return f"{column} holds {WORDS.get(values, values)}, but each time of {feature.times_of} is {wanted}"
