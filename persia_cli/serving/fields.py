@@ -21,7 +21,7 @@ from persia_cli.data.read.arrow_types import class_of, is_list
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.csv_files import numbers_of, without_markers
 from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
-from persia_cli.data.read.gaps import Moments, checked_gaps, decode_moments, wrong_moments
+from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, wrong_moments
 from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.lists import with_values
 from persia_cli.data.read.times import described, example_of
@@ -350,7 +350,7 @@ class RequestFields(Node):
                 raise DataError(f"{WHERE}: field {wrong}")
         moments = decode_moments(lists, asked, feature, WHERE, None, f"give {described(feature.format)}")
         size = 1 if elements.offsets is None else elements.offsets.size - 1
-        repeated = Moments(_repeated(moments.lists, size), _repeated(Ids(moments.asked, None), size).values)
+        repeated = ListTimes(_repeated(moments.lists, size), _repeated(Ids(moments.asked, None), size).values)
         return checked_gaps(repeated, feature, of, elements, WHERE, None)
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ import difflib
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from persia_cli.config.schema.base import (
     AUTO,
@@ -222,17 +222,17 @@ class Run(Node):
     """Port of the loopback interface of the coordinator's machine where Prometheus gets the latest metrics of a
     training, at `/metrics`."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _hstu_reads_times(cls, given: Any) -> Any:
+    def _hstu_reads_times(cls, given: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
         """Add the times of the history that HSTU reads to the dense features."""
         model, dataset = (given.get(key) if isinstance(given, dict) else None for key in ("model", "dataset"))
         if not isinstance(model, dict) or not isinstance(dataset, dict) or model.get("kind") != "hstu":
-            return given
+            return validated(given)
         attend = model.get("attend")
         lists = attend.values() if isinstance(attend, dict) else ()
         named = [name for names in lists if isinstance(names, list | tuple) for name in names]
-        return {**given, "dataset": with_times_of(dataset, named[0])} if len(named) == 1 else given
+        return validated({**given, "dataset": with_times_of(dataset, named[0])} if len(named) == 1 else given)
 
     @model_validator(mode="after")
     def _ranks_and_parts_share_a_batch(self) -> Self:

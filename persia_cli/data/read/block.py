@@ -24,7 +24,7 @@ from persia_cli.data.read.decode import (
     join_ids,
     take_ids,
 )
-from persia_cli.data.read.gaps import Moments, checked_gaps, decode_moments, gaps
+from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, gaps
 from persia_cli.data.read.histories import Histories
 from persia_cli.data.read.slices import RowPiece
 from persia_cli.metric import Link
@@ -71,7 +71,7 @@ class EarlierTimes(NamedTuple):
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the inputs of some samples, in the order given."""
-        return gaps(Moments(self.events.take(rows), self.asked.take(rows).view(np.uint64)), self.feature)
+        return gaps(ListTimes(self.events.take(rows), self.asked.take(rows).view(np.uint64)), self.feature)
 
 
 @dataclass(frozen=True, slots=True)

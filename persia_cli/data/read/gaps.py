@@ -20,7 +20,7 @@ from persia_cli.data.read.times import READ_AS_TIMES, classes_of, described
 _SECOND = 1_000_000
 
 
-class Moments(NamedTuple):
+class ListTimes(NamedTuple):
     """The times of lists, and the times of samples [n]: microseconds, or integers unchanged, as the bits of int64."""
 
     lists: Ids
@@ -32,7 +32,7 @@ def unit_of(feature: DenseFeature) -> int:
     return _SECOND if feature.values == "time" else 1
 
 
-def gaps(moments: Moments, feature: DenseFeature) -> NDArray[np.float32]:
+def gaps(moments: ListTimes, feature: DenseFeature) -> NDArray[np.float32]:
     """Return the gaps of the newest elements of each list, in their order, float32 [n, width]; then zeros."""
     assert feature.width is not None
     assert moments.lists.offsets is not None
@@ -59,15 +59,15 @@ def readers(feature: DenseFeature) -> tuple[SparseFeature, SparseFeature]:
 
 def decode_moments(
     lists: Any, asked: Any, feature: DenseFeature, where: object, rows: Rows, remedy: str = CORRECT_IDS
-) -> Moments:
+) -> ListTimes:
     """Return the times in chunked arrays of lists and of samples; raises DataError for what is no time."""
     of_lists, of_samples = readers(feature)
     found = decode_ids(lists, of_lists, True, where, rows, Counter(), remedy)
-    return Moments(found, decode_ids(asked, of_samples, False, where, rows, Counter(), remedy).values)
+    return ListTimes(found, decode_ids(asked, of_samples, False, where, rows, Counter(), remedy).values)
 
 
 def checked_gaps(
-    moments: Moments, feature: DenseFeature, of: SparseFeature, elements: Ids, where: object, rows: Rows
+    moments: ListTimes, feature: DenseFeature, of: SparseFeature, elements: Ids, where: object, rows: Rows
 ) -> NDArray[np.float32]:
     """Return `gaps`; raise DataError for a sample without a time for each of its elements, in ascending order.
 
