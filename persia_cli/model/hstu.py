@@ -46,9 +46,8 @@ def looked_up(weights: torch.Tensor, buckets: torch.Tensor) -> torch.Tensor:
 class TransductionUnit(nn.Module):
     """x + f(dropout(norm(A v) * u)), where u, v, q, k are silu(W norm(x)), and A is causal attention without a softmax.
 
-    A_ij is silu(q_i k_j + b_(i - j) + c_ij) / n up to the element itself, with a learned bias b of each distance, a
-    learned bias c of each bucket of times, if the sequence has times, and n the greatest length (equations 1 to 3 of
-    the paper).
+    A_ij is silu(q_i k_j + b_(i - j) + c_ij) / n up to the element itself, with the greatest length n (equations 1 to 3
+    of the paper). The learned biases are b of each distance and, if the sequence has times, c of the bucket of a time.
     """
 
     def __init__(self, width: int, heads: int, length: int, dropout: float, timed: bool = False) -> None:

@@ -36,7 +36,7 @@ class RaggedLayout(NamedTuple):
     """Time from each slot's element to the next one, after the newest to the sample, float32 [slots]; 0 in padded ones.
     None for sequences without times."""
     buckets: Sequence[torch.Tensor] = ()
-    """What a network makes of the gaps of each block, if it does."""
+    """For each block, the buckets of the times between its elements, int32 [sequences, width, width], once computed."""
 
     def split(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return the values [sequences, width, ...] of each block, of values [slots, ...]."""
