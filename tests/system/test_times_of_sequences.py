@@ -123,7 +123,7 @@ def test_a_user_is_recommended_what_fits_the_time(timed: tuple[Path, JobResult],
     judged = persia("eval", result.run_dir, "--retrieval", "--json")
     assert json.loads(judged.stdout)["model"]["recall@1"] == pytest.approx(recall(result))
     moments = [START, START + pd.Timedelta(seconds=LONG)]
-    users = {"seen.item": [[100, 101]] * 2, "seen.moment": [moments] * 2}
+    users: dict[str, list[Any]] = {"user": [-1, -2], "seen.item": [[100, 101]] * 2, "seen.moment": [moments] * 2}
     users["moment"] = [moments[1] + pd.Timedelta(seconds=gap) for gap in (SHORT, LONG)]
     pd.DataFrame(users).to_parquet(tmp_path / "users.parquet")
     done = persia("recommend", result.run_dir, "--users", tmp_path / "users.parquet", "-o", tmp_path / "lists.parquet")
