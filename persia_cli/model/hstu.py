@@ -65,7 +65,8 @@ class TransductionUnit(nn.Module):
         """Return [slots, width] of the same."""
         gate, *rest = silu(self.project(self.before(values))).chunk(4, dim=1)
         parts = [layout.split(part.view(-1, self.heads, self.head)) for part in rest]
-        blocks = zip(*parts, layout.buckets or [None] * len(layout.widths), strict=True)
+        none: list[torch.Tensor | None] = [None] * len(layout.widths)
+        blocks = zip(*parts, layout.buckets or none, strict=True)
         attended = layout.join([self._attended(*block) for block in blocks])
         result: torch.Tensor = values + self.last(self.dropout(gate * self.between(attended)))
         return result

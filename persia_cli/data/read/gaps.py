@@ -5,7 +5,7 @@ of gaps are the times between any two elements, which float32 could not hold: it
 """
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def gaps(moments: ListTimes, feature: DenseFeature) -> NDArray[np.float32]:
 
 def readers(feature: DenseFeature) -> tuple[SparseFeature, SparseFeature]:
     """Return what reads a column of lists of times, and that of the samples' times."""
-    ids = "time" if feature.values == "time" else "integer"
+    ids: Literal["time", "integer"] = "time" if feature.values == "time" else "integer"
     return (
         SparseFeature(name=feature.name, ids=ids, format=feature.format),
         SparseFeature(name=str(feature.until), ids=ids, format=feature.format),
