@@ -44,6 +44,7 @@ NEVER = (
     ("config", "roles"),
     ("store", "store.checkpoints"),
     ("store.shard", "store.recovery"),
+    ("roles.coordinator.checkpoints", "storage"),
 )
 """Packages, and what no module of them imports, at whatever layer it is."""
 

@@ -31,7 +31,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.evaluations import tracker_of
 from persia_cli.plan.job import COORDINATOR, Job, job_phases, participants
 from persia_cli.plan.warm_start import WarmStart
-from persia_cli.roles.coordinator.checkpoints import Checkpoints
+from persia_cli.roles.coordinator.checkpoint_folders import Checkpoints
 from persia_cli.roles.coordinator.machine import CoordinatorMachine
 from persia_cli.roles.coordinator.progress import restore_tracker
 from persia_cli.roles.coordinator.publisher_process import PublisherProcess

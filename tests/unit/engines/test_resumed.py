@@ -14,7 +14,7 @@ from persia_cli.engines.resumed import continue_record, locked, newest_of, newes
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, is_being_written
 from persia_cli.observe.record_state import save_copies
-from persia_cli.roles.coordinator.checkpoints import Checkpoints
+from persia_cli.roles.coordinator.checkpoint_folders import Checkpoints
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, read_manifest, write_checked
 from persia_cli.store.checkpoints.retention import best_checkpoint
 from tests.support.jobs import plan

@@ -15,7 +15,7 @@ from persia_cli.observe.record_state import RecordState, copies_in
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.checkpoints import Checkpoints
+from persia_cli.roles.coordinator.checkpoint_folders import Checkpoints
 from persia_cli.roles.coordinator.progress import progress_of
 from persia_cli.roles.coordinator.state import BeginCheckpoint, PublishCheckpoint
 from persia_cli.store.checkpoints.claim import claim
