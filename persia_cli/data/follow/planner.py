@@ -86,15 +86,15 @@ class TablePlanner:
             raise DataError(f"dataset.path={path} is a table at one snapshot, which does not grow; leave it out")
         self._growth: Growth = IcebergGrowth(path) if path.startswith(ICEBERG) else DeltaGrowth(path)
         self._skip = skip
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """Sentences on traps that were passed over."""
 
     def poll(self, cursor: str | None, most: int) -> Plan:
         """Return the files that came after the cursor; see `Planner`."""
         skipped: list[str] = []
         found = self._growth.after(cursor, most, lambda trap, text: skipped.append(passed_over(trap, self._skip, text)))
-        new = [text for text in dict.fromkeys(skipped) if text not in self._told]
-        self._told.update(new)
+        new = [text for text in dict.fromkeys(skipped) if text not in self._reported]
+        self._reported.update(new)
         return Plan([NewFile(address_of_file(file.place), after, file.arrived) for file, after in found], new)
 
 

@@ -22,7 +22,7 @@ _SHORT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the messages in memory reach before they are written."""
+    """The amounts of messages in memory at which they are written."""
 
     rows: int
     nbytes: int

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"kafka://(?P<brokers>[^/@?]+)/(?P<topic>[\w.-]+)")
 _OURS = {
     "bootstrap.servers": "the address KAFKA://BROKER",
     "enable.auto.commit": "positions are those of the files",
-    "auto.offset.reset": "an offset that is gone is an error",
+    "auto.offset.reset": "a removed offset is an error",
     "enable.partition.eof": "the end of a partition has to be known",
 }
 
@@ -124,7 +124,7 @@ class Topic:
     def poll(self, wait_s: float) -> Iterator[Came]:
         """Yield the messages that have come, or come within so many seconds.
 
-        Raises DataError for an offset that is gone, UserError if the topic may not be read. Other errors pass:
+        Raises DataError for an offset that was removed, UserError if the topic may not be read. Other errors pass:
         librdkafka tries again for ever, and `partitions` shows whether a broker answers.
         """
         from confluent_kafka import KafkaError

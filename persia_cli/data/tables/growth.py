@@ -31,7 +31,7 @@ _FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolC
 
 
 class Position(NamedTuple):
-    """What a cursor means."""
+    """A cursor, parsed."""
 
     number: int
     """The snapshot, or the version."""
