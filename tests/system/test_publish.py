@@ -180,10 +180,10 @@ def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path
 def test_a_publisher_that_is_killed_starts_again(tmp_path: Path) -> None:
     """The last version is of the last step, and each delta follows its parent."""
     run, out = tmp_path / "run", tmp_path / "out"
-    words = [*WORDS, f"dataset.generator.train_rows={64 * 20 * STEPS}", f"publish.to={out}", "publish.every_s=0.5"]
+    words = [*WORDS, f"dataset.generator.train_rows={64 * 10 * STEPS}", f"publish.to={out}", "publish.every_s=0.3"]
     with Launched(words, run) as job:
         for version in (1, 3):
-            poll_for(lambda version=version: len(versions_of(out)) >= version, LIMIT_S, f"version {version}")
+            poll_for(lambda version=version: len(versions_of(out)) >= version, 2 * LIMIT_S, job.output)
             [publisher] = [
                 each for each in psutil.Process(job.pids()["coordinator-0"]).children() if "publish" in each.cmdline()
             ]
@@ -191,5 +191,5 @@ def test_a_publisher_that_is_killed_starts_again(tmp_path: Path) -> None:
         assert job.end(2 * LIMIT_S)[0] == 0, job.output
         assert "the publisher ended (signal SIGKILL) and starts again" in job.output
     chain = chain_of(out, read_current(out).version)
-    assert chain[-1].step == 20 * STEPS
+    assert chain[-1].step == 10 * STEPS
     assert [version.parent for version in chain[1:]] == [version.version for version in chain[:-1]]

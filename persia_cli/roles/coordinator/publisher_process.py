@@ -33,6 +33,7 @@ class PublisherProcess:
             return []
         if (code := self._process.poll()) is None:
             return []
+        self._end_input(self._process)
         self._process, is_soon = None, time.monotonic() - self._died_s < 2 * LAST_PAUSE_S
         self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S) if is_soon else FIRST_PAUSE_S
         self._died_s = time.monotonic()
@@ -41,9 +42,7 @@ class PublisherProcess:
     def close(self, seconds: float) -> list[str]:
         """Let it publish the last cuts, and kill it after so many seconds; return a sentence if some wait."""
         if (process := self._process) is not None:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.close()
+            self._end_input(process)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
             with suppress(ProcessLookupError):
@@ -53,6 +52,11 @@ class PublisherProcess:
         if starts and (waiting := len(cuts_of(starts[-1]))):
             return [f"{waiting} versions are not published: persia publish {self._run_dir} does that"]
         return []
+
+    def _end_input(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
 
     def _started(self) -> "subprocess.Popen[bytes]":
         path = self._run_dir / OUTPUT
