@@ -163,6 +163,8 @@ def warn_of_spent_schedules(plan: JobPlan) -> None:
 
 def _length(plan: JobPlan) -> str:
     """Return the number of steps, of a training that may end earlier also as whole epochs."""
+    if plan.job.known_steps is None:
+        return "all files that come"
     epochs, rest = divmod(plan.job.steps, epoch_steps(plan.run, plan.job.train_rows))
     if plan.run.train.early_stop is None:
         return count(plan.job.steps, "step")
@@ -183,6 +185,8 @@ def _samples(plan: JobPlan) -> str:
         return f"{count(facts.eval_rows, 'sample')} to score"
     if plan.job.task == "evaluate":
         return count(facts.eval_rows, "test sample" if plan.job.scored_part == "test" else "evaluation sample")
+    if plan.run.follows is not None:
+        return "samples as they come"
     unused = f", {count(facts.window_rows, 'row')} in their histories" if facts.window_rows else ""
     unused += f", {count(facts.unused_rows, 'row')} in no split" if facts.unused_rows else ""
     train, evaluation = f"{facts.train_rows:,} training", f"{facts.eval_rows:,} evaluation"

@@ -217,7 +217,7 @@ class JobView:
             self._compile(line["done"], line["total"])
         elif kind == "ready":
             self._bar.begin("ready")
-            self._bar.show(0, self._job.steps or None, [])
+            self._bar.show(0, self._job.known_steps, [])
         elif kind == "phase":
             self._bar.begin(line["phase"])
         elif kind == "progress":
@@ -231,7 +231,8 @@ class JobView:
             labelled(self._bar.console, *evaluation_notice(line))
             return
         parts = live_parts(line, self._job, self._batch_size)
-        self._show("training", parts if self._bar.console.is_terminal else parts[:4], line["step"], self._job.steps)
+        shown = parts if self._bar.console.is_terminal else parts[:4]
+        self._show("training", shown, line["step"], self._job.known_steps)
 
     def _compile(self, done: int, total: int) -> None:
         """Show how many kernels are compiled; without a terminal once, how many there are."""
@@ -313,12 +314,15 @@ def training_parts(line: Line) -> list[str]:
 
 
 def live_parts(line: Line, job: Job, batch_size: int) -> list[str]:
-    """Return the metrics of a line of training and the remaining time, as texts."""
+    """Return the metrics of a line of training and the remaining time, or how far it is behind its data, as texts."""
+    is_known = job.known_steps is not None
     return [
-        f"step {line['step']:,}/{job.steps:,}",
+        f"step {line['step']:,}/{job.steps:,}" if is_known else f"step {line['step']:,}",
         quality_text(line),
         f"{line['samples_per_s']:,.0f} samples/s",
-        f"{clock(eta_s(line, job, batch_size))} left",
+        f"{clock(eta_s(line, job, batch_size))} left"
+        if is_known
+        else f"{clock(round(line.get('behind_s') or 0))} behind",
         f"staleness {line['staleness_mean']:.1f}, from 1 {_sparks(line)} to {line['staleness_max']}",
         f"{line['samples']:,} samples",
         f"{line['rows']:,} rows",
@@ -326,8 +330,8 @@ def live_parts(line: Line, job: Job, batch_size: int) -> list[str]:
 
 
 def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
-    """Return the remaining seconds of training, by the rate of the last interval."""
-    rate = line["samples_per_s"]
+    """Return the remaining seconds of training, by the rate of the last interval; None if its end is not known."""
+    rate = line["samples_per_s"] if job.known_steps is not None else 0
     return round((job.steps - line["step"]) * batch_size / rate) if rate else None
 
 

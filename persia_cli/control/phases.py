@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Literal
 
 from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.portions import Portions
 from persia_cli.errors import WireError
 
 
@@ -48,7 +49,7 @@ class StepAgreement:
         return max(self.answers.values()) if self.answers.keys() == self.ranks else None
 
 
-PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
+PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "idle", "done"]
 
 
 Trigger = Literal["steps", "minutes", "request", "signal", "best", "end", "publish"]
@@ -63,8 +64,8 @@ class Phase:
     """A part of the job between two drains.
 
     `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
-    split over the whole job. Of a saving phase, `last` is the step that is saved; of a paused one, the step before
-    which it waits. `last` becomes less if the phase is cut short.
+    split over the whole job. Of a saving phase, `last` is the step that is saved; of a paused or an idle one, the step
+    before which it waits. `last` becomes less if the phase is cut short.
     """
 
     kind: PhaseKind
@@ -170,8 +171,61 @@ def schedule(
     yield Phase("done", is_cut=not over and (position < steps or evaluation_due))
 
 
-def _next_stop(position: int, steps: int, eval_every: int | None, save_every: int | None) -> int:
-    return min([steps, *(position + every - position % every for every in (eval_every, save_every) if every)])
+def schedule_of_portions(
+    portions: Portions,
+    first: int,
+    *,
+    steps: int,
+    scores_next: bool = False,
+    save_every: int | None = None,
+    save_at_end: bool = False,
+    requests: PendingRequests | None = None,
+    evaluation_due: bool = False,
+    is_saved: bool = False,
+    publishes: bool = False,
+) -> Iterator[Phase]:
+    """Yield the phases of training on data that grows, from step `first` to `steps` or the end of `portions`.
+
+    Each portion is trained in a separate phase; with `scores_next` it is evaluated before that. While the next one
+    is not known, the job is idle: that phase ends once `portions` or `requests` have changed. With `publishes`, a cut
+    for the publisher comes before that, too. The other arguments are those of `schedule`, and so is what is saved;
+    evaluations number their steps from 0 on.
+    """
+    requests = requests or PendingRequests()
+    position, published, scored = first, first, 0
+    is_due = scores_next and (evaluation_due or not first)
+    saved = first if is_saved or not first else None
+    while not requests.end and not portions.is_end(position, steps):
+        portion, is_multiple = portions.of(position), False
+        if portion is None:
+            yield Phase("idle", last=position)
+        elif is_due:
+            evaluation = Phase("evaluating", scored, scored + portions.steps_of(portion))
+            yield evaluation
+            scored, is_due = evaluation.last, evaluation.is_cut
+        else:
+            training = Phase(
+                "training", position, _next_stop(position, min(steps, portions.end_of(portion)), save_every)
+            )
+            yield training
+            position, end = training.last, portions.end_of(portion)
+            is_due = scores_next and position == end and position > training.first
+            is_multiple = bool(save_every and position % save_every == 0)
+        is_over = portions.is_end(position, steps)
+        is_new = position > published and portions.of(position) is None
+        if requests.publish or (publishes and (is_over or is_new)):
+            requests.publish, published = False, position
+            yield Phase("saving", last=position, trigger="publish", is_last=is_over)
+        trigger = _trigger(is_multiple, False, is_over and save_at_end, requests, is_over)
+        requests.save = None
+        if trigger and saved != position:
+            saved = position
+            yield Phase("saving", last=position, trigger=trigger, evaluation_due=is_due)
+    yield Phase("done", is_cut=not portions.is_end(position, steps))
+
+
+def _next_stop(position: int, steps: int, *intervals: int | None) -> int:
+    return min([steps, *(position + every - position % every for every in intervals if every)])
 
 
 def _trigger(every: bool, improved: bool, at_end: bool, requests: PendingRequests, over: bool) -> Trigger | None:
@@ -328,4 +382,9 @@ class PhaseMachine:
         """Cut a pause short, for the participants that have not ended it yet."""
         if self.current is not None and self.current.kind == "paused":
             self.current.is_cut = True
+            self.waiting.clear()
+
+    def wake(self) -> None:
+        """End the phase of a job that is idle, since there is a portion to train, or a request."""
+        if self.current is not None and self.current.kind == "idle":
             self.waiting.clear()

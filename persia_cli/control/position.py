@@ -46,11 +46,17 @@ class StepGrid:
 
     Step t of the job is step t mod `steps` of pass (epoch) t div `steps`. Only the last step of a pass can be short; a
     rank's part keeps its place in the full batch, so a rank may get no sample of a short step.
+
+    A portion of data that grows is one pass: its number is `epoch`, and it has the steps and samples from `first_step`
+    and `first_sample` on.
     """
 
     rows: int
     batch_size: int
     world_size: int
+    first_step: int = 0
+    epoch: int = 0
+    first_sample: int = 0
 
     @property
     def steps(self) -> int:
@@ -59,9 +65,9 @@ class StepGrid:
 
     def locate(self, step: int) -> tuple[int, int, int]:
         """Return (epoch, start, stop): the rows [start, stop) of the epoch's order that make up the step."""
-        epoch, within = divmod(step, self.steps)
+        epoch, within = divmod(step - self.first_step, self.steps)
         start = within * self.batch_size
-        return epoch, start, min(start + self.batch_size, self.rows)
+        return self.epoch + epoch, start, min(start + self.batch_size, self.rows)
 
     def rows_of(self, step: int, rank: int) -> tuple[int, int]:
         """Return the rows [start, stop) of the step, counted from the step's first, that belong to the rank."""
@@ -73,7 +79,7 @@ class StepGrid:
     def samples_before(self, step: int) -> int:
         """Return the number of samples in all steps before this one."""
         epoch, start, _ = self.locate(step)
-        return epoch * self.rows + start
+        return self.first_sample + (epoch - self.epoch) * self.rows + start
 
 
 def work_items(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
@@ -83,16 +89,27 @@ def work_items(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class JobBatches:
-    """The batches of a job with `steps` training steps; a split without rows has no grid, evaluation is unbounded."""
+    """The batches of a job with `steps` training steps; a split without rows has no grid, evaluation is unbounded.
+
+    Data that grows has no grids: a batch has at most `most` samples, for the last one of a portion is short.
+    """
 
     grids: Mapping[int, StepGrid]
     steps: int
     world_size: int
+    most: int | None = None
 
-    def size(self, split: int, step: int, rank: int) -> int:
-        """Return the number of the rank's samples in the step; raises WireError if the job has no such batch."""
+    def size(self, split: int, step: int, rank: int, given: int = 0) -> int:
+        """Return the number of the rank's samples in the step; raises WireError if the job has no such batch.
+
+        Of data that grows it is the number `given` by the message about it.
+        """
         if not 0 <= rank < self.world_size:
             raise WireError(f"there is no rank {rank} in a world of {self.world_size}")
+        if self.most is not None and step >= 0 and (split == EVAL or step < self.steps):
+            if given > self.most:
+                raise WireError(f"step {step} cannot have {given} samples of a rank, of {self.most}")
+            return given
         grid = self.grids.get(split)
         if grid is None or step < 0 or (split == TRAIN and step >= self.steps):
             raise WireError(f"this job has no step {step} of the split '{SPLIT_NAMES.get(split, split)}'")

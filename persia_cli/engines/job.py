@@ -17,7 +17,7 @@ from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
-from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
+from persia_cli.observe.journal import EVENTS, METRICS, PORTIONS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.observe.kept_samples import encoded_samples
 from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.plan import job as planned
@@ -80,8 +80,8 @@ def was_started(run_dir: Path) -> bool:
     return any((run_dir / name).exists() for name in BEGINNING)
 
 
-def require_free(run_dir: Path) -> None:
-    """Raise UserError unless the run directory does not exist or is empty."""
+def require_free(run_dir: Path, staying: Sequence[str] = STAYING) -> None:
+    """Raise UserError unless the run directory does not exist, or has only files that stay."""
     _refuse_uri(run_dir)
     if not run_dir.exists():
         return
@@ -89,7 +89,7 @@ def require_free(run_dir: Path) -> None:
         raise UserError(f"{run_dir} is a file; choose another --run-dir")
     if (run_dir / ROLES).exists() or (run_dir / CONFIG).exists():
         raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it")
-    if any(path.name not in STAYING for path in run_dir.iterdir()):
+    if any(path.name not in staying for path in run_dir.iterdir()):
         raise UserError(f"{run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir")
 
 
@@ -140,7 +140,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     if plan.is_resumed:
         record = record_so_far(plan)
     else:
-        require_free(run_dir)
+        # A job that goes back to its start trains the portions that it has recorded.
+        require_free(run_dir, STAYING if plan.job.rollback is None else (*STAYING, PORTIONS))
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
         # Before the record is changed: another machine may have taken the run over.
         claim(path, run_dir, socket.gethostname(), is_at_work)

@@ -10,7 +10,7 @@ from typing import Any
 from persia_cli.disk import claim_folder, is_held, rename, write_whole, writing
 from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
 from persia_cli.observe.history import EARLIER
-from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of, read_journal
+from persia_cli.observe.journal import EVENTS, METRICS, PORTIONS, is_being_written, object_of, read_journal
 from persia_cli.observe.journal_keys import OF_EVALUATIONS
 from persia_cli.observe.record_state import copies_in
 from persia_cli.plan.job import JobPlan
@@ -18,6 +18,7 @@ from persia_cli.storage.locations import Location, location_of
 from persia_cli.store.checkpoints.claim import WRITER
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest, verify
 from persia_cli.store.checkpoints.retention import remove_unfinished
+from persia_cli.store.checkpoints.saved import SavedFile
 
 DRIVER = "driver"
 """Folder with the process that drives a job on several machines, and its log."""
@@ -28,7 +29,8 @@ DAMAGED = ".damaged-"
 def record_so_far(plan: JobPlan) -> dict[str, bytes]:
     """Return the record up to the checkpoint with which a job goes on, by the names of its files.
 
-    It has the lines of metrics, from the copy in the checkpoint, and the events that belong to their evaluations.
+    It has the lines of metrics, from the copy in the checkpoint, and the events that belong to their evaluations; of
+    data that grows the portions too, unless the run directory has them, which then stay, also those that come later.
     Raises CheckpointError if that is damaged, UserError if the run directory is another one and has files.
     """
     others = [path for path in plan.run_dir.iterdir() if path.name not in (WRITER, DRIVER)]
@@ -38,17 +40,25 @@ def record_so_far(plan: JobPlan) -> dict[str, bytes]:
         )
     checkpoint = location_of(plan.job.load or "")
     manifest = read_manifest(checkpoint)
-    copy = next((file for file in copies_in(manifest) if file.name == METRICS), None)
-    if copy is None:
+    copies = {file.name: file for file in copies_in(manifest)}
+    if METRICS not in copies:
         raise CheckpointError(f"{checkpoint} has no copy of {METRICS}; use another checkpoint")
-    path = checkpoint / copy.folder / copy.name
-    verify(path, copy)
-    metrics = path.read_bytes()[: manifest.progress.metrics_bytes]
+    metrics = _content(checkpoint, copies[METRICS])[: manifest.progress.metrics_bytes]
+    portions = {}
+    if PORTIONS in copies and not (plan.run_dir / PORTIONS).exists():
+        portions = {PORTIONS: _content(checkpoint, copies[PORTIONS])}
     evaluated = {line["step"] for line in _objects(metrics.splitlines(keepends=True)) if line.get("split") == "eval"}
     events = _source(plan) / EVENTS
     lines = events.read_bytes().splitlines(keepends=True) if events.exists() else []
     of_evaluations = [line for line in lines if any(_is_of(event, evaluated) for event in _objects([line]))]
-    return {METRICS: metrics, EVENTS: b"".join(of_evaluations)}
+    return {METRICS: metrics, EVENTS: b"".join(of_evaluations)} | portions
+
+
+def _content(checkpoint: Location, copy: SavedFile) -> bytes:
+    """Return the content of a copy of the record in a checkpoint; raises CheckpointError if it is damaged."""
+    path = checkpoint / copy.folder / copy.name
+    verify(path, copy)
+    return path.read_bytes()
 
 
 def _objects(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:

@@ -18,6 +18,7 @@ from persia_cli.engines.resumed import has_failed_to_begin, is_at_work, newest_s
 from persia_cli.errors import DataError, OrderlyEndError, UserError
 from persia_cli.jobs.reporter import SILENT, Reporter
 from persia_cli.jobs.run_dirs import choose_run_dir
+from persia_cli.observe.journal import PORTIONS
 from persia_cli.observe.remote_records import fetch_record, is_to_be_fetched
 from persia_cli.observe.saved_run import SavedModel, find_model, has_checkpoint, locate_model, newest_of_run
 from persia_cli.plan.capacity import require_capacity
@@ -100,7 +101,7 @@ def plan_training(run: Run, run_dir: Path, source: str | None, reporter: Reporte
 def begin_again(run_dir: Path, reporter: Reporter = SILENT) -> None:
     """Move away what a run left that has saved nothing."""
     reporter.say(f"the run in {run_dir} has no complete checkpoint, so it begins again")
-    start_over(run_dir, BEGINNING)
+    start_over(run_dir, (*BEGINNING, PORTIONS))
 
 
 def plan_from(source: str, run: Run, run_dir: Path | None, reporter: Reporter = SILENT) -> JobPlan | None:
@@ -215,6 +216,7 @@ def other_data(paths: Sequence[str], split: str) -> list[str]:
         f"dataset.path=[{','.join(map(quoted, paths))}]",
         "dataset.generator=null",
         "dataset.recipe=null",  # It makes the training data, not these files.
+        "dataset.follow=null",
         f"dataset.split={{kind: {split}}}",
     ]
 

@@ -76,7 +76,7 @@ def summary_of(plan: JobPlan, result: JobResult) -> JobSummary:
         next_command = f"persia report {run_dir}"
     elif is_saved and plan.job.eval_steps and not plan.facts.test_rows:  # these are scored next
         next_command = f"persia eval {run_dir}"
-    is_real = trains and not plan.facts.stand_in
+    is_real = trains and not plan.facts.stand_in and plan.run.follows is None
     return JobSummary(
         evaluation=evaluation,
         training=None if evaluation else _last_of(result.metrics, "train"),

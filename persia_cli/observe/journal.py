@@ -15,6 +15,8 @@ from persia_cli.errors import DiskError, DiskFaultError, UserError
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
+PORTIONS = "portions.jsonl"
+"""The portions of data that grows, which `persia_cli.roles.coordinator.portions` writes."""
 MOST_BYTES = 2**30
 """Maximum size of a journal that is read: more would not fit in memory."""
 WAITING_BYTES = 2**24

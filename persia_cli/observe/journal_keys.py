@@ -47,6 +47,13 @@ METRIC_KEYS: dict[str, Metric] = {
     "staleness_mean": Metric("train", "steps", "mean staleness in the interval, over all ranks"),
     "staleness_max": Metric("train", "steps", "greatest staleness in the interval"),
     "staleness": Metric("train", "steps", "one object per rank: number of steps by staleness"),
+    "behind_s": Metric("train", "s", "with `dataset.follow`: age of the oldest file that is not trained"),
+    "behind_data_s": Metric("train", "s", "age of the newest sample of the present portion, by `dataset.follow.time`"),
+    "decayed_M": Metric(
+        "eval",
+        "",
+        "with `eval.next`: mean of `loss`, `auc`, `ne`, `calibration` over portions; each counts 0.9 times the next",
+    ),
     "eval_samples": Metric("eval", "samples", "samples of the evaluation"),
     "unknown": Metric("eval", "0 to 1", "fraction of looked-up ids without a row, which read as zeros; repeats count"),
     "gauc": Metric("eval", "0 to 1", "AUC within each query of `dataset.group_by`, averaged by number of samples"),
@@ -77,7 +84,8 @@ EVENT_KINDS: dict[str, Event] = {
     "ready": Event(("parameters", "replicas"), "all replicas are ready: their names, processes and hosts"),
     "phase": Event(
         PHASE_KEYS,
-        "a phase starts: `training`, `evaluating`, `predicting`, `saving`, `paused` (in benchmarks) or `done`; or the "
+        "a phase starts: `training`, `evaluating`, `predicting`, `saving`, `paused` (in benchmarks), `idle` "
+        "(no new files) or `done`; or the "
         "job `failed` (`error`, `exit_code`) or was `stopped` (`signal`, `replica`, `text`)",
     ),
     "ending": Event(("signal", "replica", "grace_s"), "a signal arrived: the model is saved, then the job ends"),

@@ -32,6 +32,8 @@ class LiveState:
     roles: Sequence[Mapping[str, Any]]
     """Usage of each replica since it started, as in the event `roles`, and while the job runs what it does."""
     tables: Mapping[str, Mapping[str, int]]
+    behind_s: float | None = None
+    """Of data that grows: the age in seconds of the oldest file that is not trained."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from msgspec import structs
 from persia_cli.config.schema import Run
 from persia_cli.config.schema.loss import task_weights
 from persia_cli.control.calibration import Calibration
+from persia_cli.control.portions import Portions
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
@@ -87,6 +88,10 @@ class EvaluationReports:
 
 Array = np.ndarray[Any, Any]
 
+DECAYED = ("loss", "auc", "ne", "calibration")
+"""Metrics of portions that have a decayed mean, those of each label too."""
+DECAY = 0.9
+"""The weight of a portion in it, relative to that of the portion after it."""
 ASKED_FOR = ("filled_dense_values", "truncated_sequences")
 """Counts of values that settings change: `dataset.fill` and `max_length`."""
 WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded", *ASKED_FOR)
@@ -113,7 +118,7 @@ class RunRecord:
         events: Lines,
         metrics: Lines,
         run: Run,
-        grid: StepGrid,
+        grid: StepGrid | Portions,
         step: int,
         samples: int,
         state: RecordState | None = None,
@@ -157,17 +162,22 @@ class RunRecord:
         self._step, self._samples = step, samples
         self.bad_rows = 0
         """Rows that are left out so far since they cannot be read."""
+        self.behind: dict[str, float | None] = {}
+        """Of data that grows: how far training is behind it, in seconds."""
+        self._decayed: dict[str, tuple[float, float]] = {}
+        """Of each metric of portions that were scored before they were trained: a sum and its weight, both decayed."""
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
             self._tables_before = state.tables
             self._recent.extend(state.recent)
             self._calibration = state.calibration
+            self._decayed = dict(state.decayed)
 
     def state(self) -> RecordState:
         """Return the state from which a resumed run continues the record."""
         totals = together([self._tables_before, *self._tables])
         counts = self._ids, self._unknown, totals
-        return RecordState(self._progressive, *counts, tuple(self._recent), self._calibration)
+        return RecordState(self._progressive, *counts, tuple(self._recent), self._calibration, dict(self._decayed))
 
     def note(self, name: str, usage: ReplicaUsage, incarnation: int = 1) -> None:
         """Store the latest usage of a replica's process, and notify the user once of each problem in it."""
@@ -276,7 +286,8 @@ class RunRecord:
         line["staleness_mean"] = staleness.mean(together)
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
-        return line | self._common(intervals, max(interval.seconds for interval in intervals))
+        seconds = max(interval.seconds for interval in intervals)
+        return line | self.behind | self._common(intervals, seconds)
 
     def _evaluated(self) -> dict[str, Any]:
         """Return the line of the evaluation that is complete, and start the next one."""
@@ -292,7 +303,17 @@ class RunRecord:
             self._calibrate(done.scores, samples)
         ids, unknown = (sum(getattr(interval, name) for interval in done.intervals) for name in ("ids", "unknown"))
         line |= {"eval_samples": samples, "unknown": _fraction(unknown, ids)}
+        if isinstance(self._grid, Portions):
+            line |= self._means(line)
         return line | self._common(done.intervals, done.seconds)
+
+    def _means(self, line: dict[str, Any]) -> dict[str, float]:
+        """Return the decayed means of the metrics of portions, with those of this line."""
+        for name, value in line.items():
+            if name.partition("_")[0] in DECAYED and value is not None:
+                total, weight = self._decayed.get(name, (0.0, 0.0))
+                self._decayed[name] = DECAY * total + (1.0 - DECAY) * value, DECAY * weight + (1.0 - DECAY)
+        return {f"decayed_{name}": total / weight for name, (total, weight) in self._decayed.items()}
 
     def _line(self, split: str, intervals: list[IntervalMetrics], scores: ScoreHistogram) -> dict[str, Any]:
         """Return step and samples of the model, and its loss over some intervals."""

@@ -1,7 +1,8 @@
 """The state of a run's record in a checkpoint: the sums that lines of metrics count from the run's first step on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
@@ -11,7 +12,7 @@ from xxhash import xxh128
 from persia_cli.config.record import CONFIG, SAMPLES
 from persia_cli.control.calibration import Calibration
 from persia_cli.errors import CheckpointError, DiskFaultError, WireError
-from persia_cli.observe.journal import EVENTS, METRICS
+from persia_cli.observe.journal import EVENTS, METRICS, PORTIONS
 from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
 from persia_cli.storage.locations import Location, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
@@ -24,6 +25,7 @@ RECORD = "record"
 COPIES = ("run", "run-renewed")
 """Folders of a checkpoint, of which one at a time holds the files of the record: each renewal writes the other one."""
 COPIED_FILES = (CONFIG, SAMPLES, METRICS, EVENTS)
+"""The files of the record; that of portions is copied too, if there is one."""
 SCORES = "scores.safetensors"
 
 
@@ -41,6 +43,8 @@ class RecordState(NamedTuple):
     """Scores of the last lines of training, at most `WINDOW`."""
     calibration: tuple[Calibration, ...] = ()
     """Corrections by the evaluation of the present model; none if it has been trained since."""
+    decayed: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    """Of each metric of portions that were scored before they were trained: a sum and its weight, both decayed."""
 
 
 def save_scores(folder: Location, scores: ScoreHistogram, recent: Sequence[ScoreHistogram]) -> SavedFile:
@@ -64,9 +68,9 @@ def save_copies(run_dir: Path, checkpoint: Location, folder: str, metrics_bytes:
     Raise DiskError, also while lines that it counts wait for space on the disk of the run directory.
     """
     saved = []
-    for name in COPIED_FILES:
+    for name in (*COPIED_FILES, *([PORTIONS] if (run_dir / PORTIONS).exists() else [])):
         content = (run_dir / name).read_bytes() if (run_dir / name).exists() else b""
-        if name in (METRICS, EVENTS):
+        if name in (METRICS, EVENTS, PORTIONS):
             content = content[: content.rfind(b"\n") + 1]  # a line may be written meanwhile
         if name == METRICS and len(content) < metrics_bytes:
             raise DiskFaultError(f"disk full or failing: cannot write {run_dir / name}; free space")
@@ -78,7 +82,7 @@ def save_copies(run_dir: Path, checkpoint: Location, folder: str, metrics_bytes:
 def copies_in(manifest: Manifest) -> list[SavedFile]:
     """Return the files of the run's record in a checkpoint; none if it is not complete."""
     copies = [file for file in manifest.files if kind_of(file) in COPIES]
-    return copies if {file.name for file in copies} == set(COPIED_FILES) else []
+    return copies if {file.name for file in copies} >= set(COPIED_FILES) else []
 
 
 def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
@@ -93,7 +97,7 @@ def load_state(folder: Location, manifest: Manifest, tasks: int) -> RecordState:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
     tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)
     counts = progress.look_ups, progress.unknown, tables
-    return RecordState(scores, *counts, recent, progress.calibration)
+    return RecordState(scores, *counts, recent, progress.calibration, progress.decayed)
 
 
 def scores_in(content: bytes, tasks: int) -> tuple[ScoreHistogram, list[ScoreHistogram]]:

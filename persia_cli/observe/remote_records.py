@@ -12,7 +12,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.history import COPIED, EARLIER
-from persia_cli.observe.journal import EVENTS, METRICS
+from persia_cli.observe.journal import EVENTS, METRICS, PORTIONS
 from persia_cli.observe.record_state import copies_in
 from persia_cli.storage.locations import Location, address_of, location_of, subfolders
 from persia_cli.store.checkpoints.claim import allow_to_continue, has_only_fetched, is_writer, writer_of
@@ -69,7 +69,7 @@ def copy_record(checkpoints: Location, folder: Path) -> None:
     run = _run_in(record, checkpoints)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in (SAMPLES, METRICS, EVENTS):
+    for name in [name for name in (SAMPLES, METRICS, EVENTS, PORTIONS) if name in record]:
         write_whole(folder / name, record[name])
     write_run(run, folder / CONFIG)
 

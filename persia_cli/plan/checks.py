@@ -40,6 +40,15 @@ def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
             yield f"{key}={metric} compares evaluations during training; set eval.every_epochs=1"
     if not eval_rows and run.eval.lists:
         yield f"eval.retrieval needs evaluation samples, and the data set has none{split_line(run, 'eval')}"
+    if run.follows is None:
+        for key, is_given in (("train.until", run.train.until is not None), ("eval.next", run.eval.next)):
+            if is_given:
+                yield f"{key} is for data that grows; set dataset.follow=true, or leave it out"
+    if isinstance(run.embedding.expire_after, str) and (run.follows is None or run.follows.time is None):
+        yield (
+            f"embedding.expire_after={run.embedding.expire_after} is a time of data that grows: name its column in "
+            "dataset.follow.time, or give a number of steps"
+        )
     for name, table in run.embedding.tables.items():
         if not table.trainable and run.init_from is None:
             yield (
@@ -66,7 +75,7 @@ def _of_publishing(run: Run, eval_rows: int) -> Iterator[str]:
             "candidates=batch, or leave publish out"
         )
     guard = run.publish.guard
-    if not eval_rows and (guard.ne is not None or guard.calibration is not None):
+    if not eval_rows and not run.eval.next and (guard.ne is not None or guard.calibration is not None):
         yield f"publish.guard judges evaluations, and the data set has none{split_line(run, 'eval')}"
 
 

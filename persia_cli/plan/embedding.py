@@ -88,7 +88,7 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
         features=tuple(specs),
         seed=run.seed,
         when_full=run.embedding.when_full,
-        expire_after=run.embedding.expire_after,
+        expire_after=run.embedding.expire_after if isinstance(run.embedding.expire_after, int) else None,
         budget="embedding.memory" if run.embedding.capacity is None else "embedding.capacity",
     )
 

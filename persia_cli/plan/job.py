@@ -11,8 +11,18 @@ import msgspec
 
 from persia_cli.config import record
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
+from persia_cli.config.schema.base import MOST
 from persia_cli.control.evaluation_tracker import EvaluationTracker
-from persia_cli.control.phases import PendingRequests, Phase, PhaseKind, PhaseMachine, in_turns, schedule
+from persia_cli.control.phases import (
+    PendingRequests,
+    Phase,
+    PhaseKind,
+    PhaseMachine,
+    in_turns,
+    schedule,
+    schedule_of_portions,
+)
+from persia_cli.control.portions import Portions
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, TrainingData
 from persia_cli.control.restarts import WITH_MEMORY
 from persia_cli.errors import ConfigError, DataError
@@ -131,6 +141,11 @@ class Job:
     driver_began: int = 0
     """Process that drives the job, and the tick at which it began."""
 
+    @property
+    def known_steps(self) -> int | None:
+        """Number of training steps; None without any, or on data that grows."""
+        return self.steps if 0 < self.steps < MOST else None
+
     def to_json(self) -> bytes:
         """Encode for the wire."""
         return msgspec.json.encode(self)
@@ -223,6 +238,8 @@ def job_batches(run: Run, job: Job) -> JobBatches:
     """Return the batches of the job."""
     rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
     batch_size, ranks = run.train.batch, run.cluster.nn_workers
+    if run.follows is not None and job.task == "train":
+        return JobBatches({}, job.steps, ranks, most=batch_size // ranks)
     grids = {split: StepGrid(count, batch_size, ranks) for split, count in rows.items() if count}
     return JobBatches(grids, job.steps, ranks)
 
@@ -280,12 +297,12 @@ def plan_job(
         load=(str(load) if isinstance(load, Path) else load.uri) if load else None,
         train_rows=facts.train_rows,
         unread_rows=0 if facts.found is None else facts.found.unread,
-        train_data=facts.train_data if task == "train" else None,
+        train_data=facts.train_data if task == "train" and run.follows is None else None,
         eval_rows=facts.eval_rows,
         steps=steps,
         eval_steps=evaluation.steps,
         first_step=resumed.step if resumed else 0,
-        evaluation_due=bool(resumed and resumed.progress.evaluation_due and facts.eval_rows),
+        evaluation_due=bool(resumed and resumed.progress.evaluation_due and (facts.eval_rows or run.eval.next)),
         warm=_warm_start(run, layout) if task == "train" and load is None else None,
         trace_first=first,
         trace_last=last,
@@ -342,13 +359,31 @@ def participants(run: Run, job: Job) -> dict[str, int]:
 
 
 def job_phases(
-    run: Run, job: Job, tracker: EvaluationTracker, requests: PendingRequests | None = None, is_saved: bool = False
+    run: Run,
+    job: Job,
+    tracker: EvaluationTracker,
+    requests: PendingRequests | None = None,
+    is_saved: bool = False,
+    portions: Portions | None = None,
 ) -> PhaseMachine:
     """Return the state machine of the job's phases; in training `tracker` and `requests` decide on saves and the end.
 
-    `is_saved` is as in `schedule`.
+    `is_saved` is as in `schedule`; `portions` are those of data that grows.
     """
-    if job.task == "train":
+    if portions is not None:
+        phases = schedule_of_portions(
+            portions,
+            job.first_step,
+            steps=job.steps,
+            scores_next=run.eval.next,
+            save_every=run.checkpoint.every_steps,
+            save_at_end=run.checkpoint.at_end,
+            requests=requests,
+            evaluation_due=job.evaluation_due,
+            is_saved=is_saved,
+            publishes=run.publish is not None,
+        )
+    elif job.task == "train":
         phases = schedule(
             job.steps,
             job.eval_steps,
@@ -376,6 +411,7 @@ def job_phases(
         "predicting": ranks,
         "saving": servers | {"nn-worker-0"},
         "paused": frozenset({f"{DRIVER}-0"}),
+        "idle": frozenset({f"{COORDINATOR}-0"}),
         "done": everyone,
     }
     return PhaseMachine(phases, taking_part)

@@ -38,6 +38,8 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     many, with an early stop. A training of several epochs without `train.steps` is evaluated and saves its best, if
     evaluation rows exist and are real: after each epoch, or as often as is useful where `epochs` is `auto`.
     """
+    if run.follows is not None:
+        return run
     steps = epoch_steps(run, facts.train_rows)
     is_auto = run.train.epochs == "auto"
     is_real = bool(facts.eval_rows and steps) and not facts.stand_in and not isinstance(run.dataset, GeneratedDataset)
@@ -106,7 +108,9 @@ def epoch_steps(run: Run, train_rows: int) -> int:
 
 
 def training_steps(run: Run, train_rows: int) -> int:
-    """Return the number of steps of a training, at most, on so many rows."""
+    """Return the number of steps of a training, at most, on so many rows, or on data that grows."""
+    if run.follows is not None:
+        return run.train.steps or MOST
     assert run.train.epochs != "auto", "`with_length` comes first"
     return min(epoch_steps(run, train_rows) * run.train.epochs, run.train.steps or MOST)
 
@@ -147,9 +151,11 @@ def spent_schedules(run: Run, steps: int) -> list[str]:
         if not isinstance(schedule, CosineSchedule | OneCycleSchedule) or schedule.floor >= LEAST:
             continue
         if steps - (end := end_of(schedule) or steps) > MAX_REMAINDER * steps:
+            of = f" of {steps:,}" if steps < MOST else ", and the training goes on"
+            remedy = f"raise {key}.over_steps, or lower train.steps" if steps < MOST else f"raise {key}.floor"
             sentences.append(
-                f"{key}.kind={schedule.kind} is over at step {end:,} of {steps:,}: the learning rate stays at "
-                f"{schedule.floor:g} of its value from there on; raise {key}.over_steps, or lower train.steps"
+                f"{key}.kind={schedule.kind} is over at step {end:,}{of}: the learning rate stays at "
+                f"{schedule.floor:g} of its value from there on; {remedy}"
             )
     return sentences
 

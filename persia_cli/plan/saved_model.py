@@ -18,6 +18,7 @@ from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.columns import input_shape
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import JobPlan
+from persia_cli.storage.addresses import local_path
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import EmbeddingLayout
 
@@ -163,6 +164,9 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
     Training data in other files or row groups are refused: the remaining samples of the epoch, and the order of later
     epochs, would be others. So are files with other content, unless `dataset.accept_changed` names them.
     """
+    if plan.run.follows is not None:
+        _require_same_place(plan, manifest)
+        return
     for split, before, now in (
         ("training", manifest.progress.train_rows, plan.job.train_rows),
         ("evaluation", manifest.progress.eval_rows, plan.job.eval_rows),
@@ -183,6 +187,18 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
             "restore the files, or begin a new run with the model, by init_from"
         )
     _require_contents(plan, saved)
+
+
+def _require_same_place(plan: JobPlan, manifest: Manifest) -> None:
+    """Raise DataError if data that grows is elsewhere, for the record names its files; FinishedError at the end."""
+    dataset, before = plan.run.dataset, manifest.config["dataset"].get("path")
+    assert isinstance(dataset, ParquetDataset)
+    if before not in (dataset.path, str(local_path(dataset.paths[0]).absolute())):
+        raise DataError(
+            f"dataset.path={dataset.place}: the training has followed {before}, and the record of its files has their "
+            "paths there; leave dataset.path out, or begin a new run with the model, by init_from"
+        )
+    _require_unfinished(plan, manifest)
 
 
 def _require_contents(plan: JobPlan, saved: TrainingData) -> None:

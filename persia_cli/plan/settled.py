@@ -51,7 +51,7 @@ def settled(run: Run, facts: "DatasetFacts | None") -> Run:
 
     Raise ConfigError if the values and the run's other settings exclude each other.
     """
-    rows = facts.train_rows if facts else MAX_ROWS
+    rows = facts.train_rows if facts and run.follows is None else MAX_ROWS
     changed = _with_batch_size(run, batch_size(rows, run.cluster.nn_workers * run.train.accumulate))
     changed = _with_rates(changed, lambda optimizer, _: row_rate(optimizer, rows))
     if isinstance(run.model, Perceptrons):

@@ -1,6 +1,6 @@
 """The data loader: reads its assigned steps and sends ids to embedding workers, the rest to NN workers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import Esmm, Run
+from persia_cli.config.schema import Esmm, ParquetDataset, Run
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
+from persia_cli.data.follow.source import PortionSource
 from persia_cli.data.read.batch import Batch, is_single
 from persia_cli.data.read.item_keys import has_item, item_keys
 from persia_cli.data.read.masked_labels import fill_chain, weight_totals
@@ -20,12 +21,14 @@ from persia_cli.data.read.trained_items import TrainedItems, trained_items
 from persia_cli.errors import DataError, UserError
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.columns import (
+    has_query_ids,
     item_features,
     next_item_features,
     next_item_loss,
     sparse_features,
     trains_on_queries,
 )
+from persia_cli.plan.job import Job
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.job_messages import SENT_AGAIN, Counters, Item
 from persia_cli.wire.loop import Loop
@@ -118,28 +121,13 @@ class DataLoader:
         self._workers, self._nn_workers = self._session.connect("embedding-worker"), self._session.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
         try:
-            found = scanned(run.dataset)
-            for split, name in SPLIT_NAMES.items():
-                if not rows[split]:
-                    continue
-                source = open_source(run.dataset, name, run.seed, run.links, trains_on_queries(run), found)
-                grid = StepGrid(rows[split], run.train.batch, self._ranks)
-                if split == TRAIN and job.benchmark and job.benchmark.ring:
-                    source = Ring(source, job.benchmark.ring, run.train.batch, self._loop.empty)
-                self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks, finished=[0] * self._ranks))
-                if source.rows != rows[split]:
-                    raise DataError(
-                        f"{self._session.name} sees {source.rows} {name} samples and the job was planned with "
-                        f"{rows[split]}; give every loader the same files"
-                    )
-                if job.train_data not in (None, source.train_data):
-                    raise DataError(
-                        "it sees other training files or row groups than the job was planned with, or others in their "
-                        "place; give every loader the same files, and do not write them while a job reads them"
-                    )
+            if run.follows is not None and job.task == "train":
+                self._follow_data(run)
+            else:
+                self._open_feeds(run, job, rows)
             if rows[TRAIN] and loss is not None and places is not None:
                 self._next = NextItemFeed(loss, *places, self._find_items(run, places[0]), run.seed)
-            if self._feeds and self._session.sender.incarnation == 1:
+            if self._feeds and self._session.sender.incarnation == 1 and run.follows is None:
                 self._read_ahead(job.first_step)
             self._session.waited_s = lambda: self._waited_s
             self._session.counters, self._session.changes.on_restart = self._counters, self._on_restart
@@ -161,6 +149,37 @@ class DataLoader:
         for feed in self._feeds:
             if feed.reading is None or feed.reading.done():
                 feed.source.close()
+
+    def _open_feeds(self, run: Run, job: Job, rows: Mapping[int, int]) -> None:
+        """Open the splits that have so many rows; raise DataError if this loader sees other data than was planned."""
+        found = scanned(run.dataset)
+        for split, name in SPLIT_NAMES.items():
+            if not rows[split]:
+                continue
+            source = open_source(run.dataset, name, run.seed, run.links, trains_on_queries(run), found)
+            grid = StepGrid(rows[split], run.train.batch, self._ranks)
+            if split == TRAIN and job.benchmark and job.benchmark.ring:
+                source = Ring(source, job.benchmark.ring, run.train.batch, self._loop.empty)
+            self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks, finished=[0] * self._ranks))
+            if source.rows != rows[split]:
+                raise DataError(
+                    f"{self._session.name} sees {source.rows} {name} samples and the job was planned with "
+                    f"{rows[split]}; give every loader the same files"
+                )
+            if job.train_data not in (None, source.train_data):
+                raise DataError(
+                    "it sees other training files or row groups than the job was planned with, or others in their "
+                    "place; give every loader the same files, and do not write them while a job reads them"
+                )
+
+    def _follow_data(self, run: Run) -> None:
+        """Begin feeds of data that grows, whose work items name their portions."""
+        assert isinstance(run.dataset, ParquetDataset)
+        queries = {TRAIN: trains_on_queries(run), EVAL: has_query_ids(run)}
+        for split in (TRAIN, EVAL) if run.eval.next else (TRAIN,):
+            source = PortionSource(run.dataset, run.seed, run.links, queries[split])
+            grid = StepGrid(0, run.train.batch, self._ranks)
+            self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks, finished=[0] * self._ranks))
 
     def _find_items(self, run: Run, item: int) -> TrainedItems:
         """Return the items of the training rows; messages are handled meanwhile."""
@@ -194,7 +213,8 @@ class DataLoader:
         if feed.next >= feed.last:
             if not feed.is_requesting and not feed.ended:
                 feed.is_requesting = True
-                self._session.take_item(feed.split, min(feed.finished), partial(self._on_item, feed))
+                known = feed.source.numbers if isinstance(feed.source, PortionSource) else ()
+                self._session.take_item(feed.split, min(feed.finished), known, partial(self._on_item, feed))
             return False
         if feed.reading is None:
             self._read(feed)
@@ -256,6 +276,11 @@ class DataLoader:
         feed.is_requesting = False
         if item.first != feed.next:
             feed.reading = None
+        if isinstance(feed.source, PortionSource) and item.portion:
+            for portion in item.portions:
+                feed.source.add(portion)
+            rows = feed.source.rows_of(item.portion)
+            feed.grid = replace(feed.grid, rows=rows, first_step=item.begin, epoch=item.portion)
         feed.next, feed.last, feed.ended = item.first, item.last, item.end
 
     def _wait_for_credit(self, feed: Feed) -> None:

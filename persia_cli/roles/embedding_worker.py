@@ -125,7 +125,7 @@ class EmbeddingWorker:
 
     def _on_put_ids(self, peer: Peer, message: PutIds) -> None:
         batch = message.batch
-        size = self._check_batch(batch)
+        size = self._check_batch(batch, _samples_of(message, self._features))
         if message.finished > batch.step:
             raise WireError(f"ids of step {batch.step} arrived after all steps before {message.finished} had finished")
         self._skip_finished(batch.split, message.finished)
@@ -348,9 +348,12 @@ class EmbeddingWorker:
             if peer is not None:
                 self._server.reply(peer, Ack())
 
-    def _check_batch(self, batch: BatchId) -> int:
-        """Return the number of samples of the batch; raise WireError if this job and worker do not have it."""
-        size = self._job_batches.size(batch.split, batch.step, batch.rank)
+    def _check_batch(self, batch: BatchId, given: int = 0) -> int:
+        """Return the number of samples of the batch; raise WireError if this job and worker do not have it.
+
+        Of data that grows it is the number `given` by its ids.
+        """
+        size = self._job_batches.size(batch.split, batch.step, batch.rank, given)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._session.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
         if not self._restarted:
@@ -374,6 +377,11 @@ class EmbeddingWorker:
     def _batches_before(self, step: int) -> int:
         """Count the batches of the steps before this one that come to this worker."""
         return (step * self._ranks + self._workers - 1 - self._session.index) // self._workers
+
+
+def _samples_of(message: PutIds, features: int) -> int:
+    """Return the number of samples that ids are of; their planner checks it."""
+    return (len(message.ids) if message.offsets is None else len(message.offsets) - 1) // max(features, 1)
 
 
 NO_KEYS = GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))

@@ -240,9 +240,13 @@ class CoordinatorSession:
         while self._after_reports and not self._unacked_reports:
             self._client.request(self._after_reports.pop(0), waiting_for="the coordinator to record an end")
 
-    def take_item(self, split: int, finished: int, on_item: Callable[[Item], None]) -> None:
-        """Request the next work item of a split, and report that the steps before `finished` are done."""
-        self._client.request(NextItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
+    def take_item(self, split: int, finished: int, portions: tuple[int, ...], on_item: Callable[[Item], None]) -> None:
+        """Request the next work item of a split, and report that the steps before `finished` are done.
+
+        `portions` are the numbers of those that the loader knows, of data that grows.
+        """
+        request = NextItem(self.sender, split, finished, portions)
+        self._client.request(request, on_reply=on_item, waiting_for="a work item")
 
     def unreadable(
         self, split: int, step: int, error: str, rows: tuple[int, ...], on_allowed: Callable[[], None]

@@ -149,6 +149,13 @@ class Shard:
             self._snapshot.drop()
         self._snapshot = None
 
+    def expire(self, steps: int) -> None:
+        """Let new keys take rows that were last used more than so many steps ago, from the next request on."""
+        for tables in (self.tables, self.returning):
+            for number, table in enumerate(tables):
+                eviction = table.rules.eviction._replace(expires=steps)
+                tables[number] = table._replace(rules=table.rules._replace(eviction=eviction))
+
     def keys_of(self, ids: NDArray[np.uint64], tables: Tables) -> Keys:
         """Return the keys of ids of some tables."""
         keys = np.empty(ids.size, np.uint64)

@@ -171,6 +171,8 @@ class TrainSteps(FieldSet, frozen=True, tag="training"):
     dense_reductions: Count = 0
     row_reductions: Count = 0
     """Number of reductions of the learning rates of dense weights and of rows before these steps."""
+    expires: Count = 0
+    """A row that was last used more than so many steps ago has expired, by the time of data that grows; 0: none."""
 
 
 class EvaluateSteps(FieldSet, frozen=True, tag="evaluating"):
@@ -202,7 +204,7 @@ class SaveModel(FieldSet, frozen=True, tag="saving"):
 
 
 class Pause(FieldSet, frozen=True, tag="paused"):
-    """Wait before a step; the driver of a benchmark ends this."""
+    """Wait before a step; the driver of a benchmark ends this, or the next portion of data that grows."""
 
     step: Count
 
@@ -282,13 +284,40 @@ class Saved(Request[Ack], frozen=True):
     failure: str = ""
 
 
+class PortionFile(FieldSet, frozen=True):
+    """A file of a portion: an absolute path or a URI, its rows, and what identifies its content."""
+
+    path: str
+    rows: Count
+    content: str
+
+
+class Portion(FieldSet, frozen=True):
+    """A portion of data that grows: its number, from 1 on, and its files in the order of their rows."""
+
+    number: Positive
+    rows: Positive
+    files: tuple[PortionFile, ...]
+
+
+MOST_FILES = 1000
+"""Maximum number of files of a portion."""
+
+
 class Item(Message, frozen=True):
     """Coordinator -> data loader: a work item, the steps [first, last); with `end`, no steps are left."""
 
     KIND = 0x47
+    LIMIT = Limit(16 * MIB)  # two portions
     first: Count
     last: Count
     end: bool
+    portion: Count = 0
+    """Number of the portion that has the steps; 0 for data that does not grow."""
+    begin: Count = 0
+    """The first step of that portion, as the split numbers its steps."""
+    portions: tuple[Portion, ...] = ()
+    """That portion and the one after it, unless the loader has them or they are not known."""
 
 
 class NextItem(Request[Item], frozen=True):
@@ -299,6 +328,8 @@ class NextItem(Request[Item], frozen=True):
     split: Split
     finished: Count = 0
     """Every rank has finished the split's steps before this one, so they need not be assigned again."""
+    portions: tuple[Count, ...] = ()
+    """Numbers of the portions that the loader has."""
 
 
 class Unreadable(Request[Ack], frozen=True):

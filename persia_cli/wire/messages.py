@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 47
+PROTOCOL = 48
 """Version of all messages and their encoding; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.

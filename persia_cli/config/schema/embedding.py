@@ -33,6 +33,16 @@ def bytes_text(nbytes: int) -> str:
 
 
 Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,8}[smhdw]$")]
+"""A whole number of seconds, minutes, hours, days or weeks."""
+
+
+def seconds_of_duration(text: str) -> int:
+    """Return a duration in seconds."""
+    return int(text[:-1]) * _SECONDS[text[-1]]
+
+
 Storage = Literal["float32", "bfloat16", "float16", "int8"]
 Wire = Literal["float32", "bfloat16", "float16"]
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
@@ -136,8 +146,9 @@ class Embedding(Node):
 
     It is a row in one of the places that the id could take, and never one of this step.
     """
-    expire_after: Count | None = None
-    """Steps since the last look-up of a row after which any new id may replace it where no space is free."""
+    expire_after: Count | Duration | None = None
+    """Steps since the last look-up of a row after which any new id may replace it where no space is free; with
+    `dataset.follow.time`, a time of the data such as `30d` (s, m, h, d or w), to within a portion."""
     dtype: Storage = "float32"
     """Storage type of embeddings; the optimizer's state and all arithmetic are always float32."""
     wire: Wire = "float32"

@@ -44,7 +44,7 @@ def _follow(value: Any) -> Any:
     return {} if value is True else None if value is False else value
 
 
-Following = Annotated[Follow | None, BeforeValidator(_follow)]
+Following = Annotated[Follow | None, BeforeValidator(_follow, json_schema_input_type=Follow | bool | None)]
 
 
 class Until(Node):
@@ -53,7 +53,8 @@ class Until(Node):
     samples: Count | None = None
     """Samples trained; the last step is whole."""
     time: Time | None = None
-    """Time of the data: the portion with the first sample of this time or later is the last one."""
+    """Time of the data, an integer in seconds since 1970: the first portion with a sample of this time or later is the
+    last one."""
     idle_s: Seconds | None = None
     """Seconds without a new file after which all that there is has been trained."""
 

@@ -22,7 +22,7 @@ from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset, with_times_of
 from persia_cli.config.schema.embedding import Embedding
-from persia_cli.config.schema.follow import Until
+from persia_cli.config.schema.follow import Follow, Until
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
 from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Loss, LossOfLabel, Pairwise, SampledSoftmax
@@ -248,6 +248,42 @@ class Run(Node):
                 f"train.accumulate={parts}: train.losses.{joint[0]}.kind={self.train.losses[joint[0]].kind} compares "
                 "the samples of a step with each other, and a part has only some of them; leave out train.accumulate"
             )
+        return self
+
+    @property
+    def follows(self) -> Follow | None:
+        """The way in which data that grows is followed; None for data that is complete."""
+        return self.dataset.follow if isinstance(self.dataset, ParquetDataset) else None
+
+    @model_validator(mode="after")
+    def _settings_fit_data_that_grows(self) -> Self:
+        if self.follows is None:
+            return self
+        until = self.train.until
+        if until is not None and until.time is not None and self.follows.time is None:
+            raise ValueError("train.until.time is a time of the data: name its column in dataset.follow.time")
+        for key, is_given, remedy in (
+            ("train.epochs", self.train.epochs != "auto", "each portion is trained once; leave it out"),
+            ("train.stop_early", self.train.early_stop is not None, "windows differ; leave it out"),
+            ("checkpoint.best_by", self.checkpoint.best_by is not None, "windows differ; leave it out"),
+            ("eval.every_steps", self.eval.every_steps is not None, "set eval.next=true"),
+            ("eval.every_epochs", self.eval.every_epochs is not None, "set eval.next=true"),
+            ("eval.retrieval", bool(self.eval.lists), "the items are not known yet; leave it out"),
+        ):
+            if is_given:
+                raise ValueError(f"{key} is of data that is complete, and dataset.follow is set: {remedy}")
+        for name, loss in self.train.losses.items():
+            if isinstance(loss, SampledSoftmax):
+                raise ValueError(
+                    f"train.losses.{name}.kind={loss.kind} draws negatives from all training rows, and dataset.follow "
+                    "has only those so far; choose another loss"
+                )
+        for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
+            if isinstance(optimizer.schedule, PlateauSchedule):
+                raise ValueError(
+                    f"optimizer.{part}.schedule.kind=reduce_on_plateau compares evaluations of the same samples, and "
+                    "dataset.follow has others each time; choose another schedule"
+                )
         return self
 
     @model_validator(mode="after")

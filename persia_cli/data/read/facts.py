@@ -14,6 +14,7 @@ from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.control.position import MADE_UP, TrainingData
+from persia_cli.data.follow.files import first_contents
 from persia_cli.data.read.columns import prepare_command
 from persia_cli.data.read.converted import Progress, silent
 from persia_cli.data.read.decode import decode_ids
@@ -92,13 +93,17 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         text, tasks = made_up(dataset), len(dataset.labels)
         rows = invented.train_rows, invented.eval_rows
         return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
-    contents = scan(dataset, progress)
+    contents = scan(dataset, progress) if dataset.follow is None else first_contents(dataset)
     train_rows, eval_rows = sum(contents.split_rows.train), sum(contents.split_rows.eval)
     test_rows, window_rows = contents.split_rows.test, contents.split_rows.in_window
     known_rows = train_rows + eval_rows + test_rows + window_rows
     nbytes = sum(file.nbytes for file in contents.files)
     plural = "s" if len(contents.files) > 1 else ""
     text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {contents.settled.place}, {_size(nbytes)}"
+    if dataset.follow is not None:
+        text = (
+            f"files that come to {dataset.place}; the first, {contents.files[0].name}, has {count(train_rows, 'row')}"
+        )
     if contents.unread:
         text += f", {contents.unread} unreadable row{'s' if contents.unread > 1 else ''} left out"
     text += "".join(_events(name, store) for name, store in contents.histories.stores.items())

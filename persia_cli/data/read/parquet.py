@@ -29,8 +29,12 @@ class ParquetSource:
         seed: int,
         links: Mapping[str, Link],
         queries: bool = False,
+        once: bool = False,
     ) -> None:
-        """Open a split; with `queries` samples of the training split too have query ids, if the data set has any."""
+        """Open a split; with `queries` samples of the training split too have query ids, if the data set has any.
+
+        With `once` no epoch follows another, so that none is decoded ahead.
+        """
         self._dataset = dataset
         self._links = links
         self._found = found
@@ -40,7 +44,7 @@ class ParquetSource:
         split_rows = found.split_rows.of(split)
         size = block_size(dataset, found.groups, split_rows)
         self._order = SampleOrder(split_rows, size, shuffle, seed)
-        self._shuffle = shuffle
+        self._shuffle, self._once = shuffle, once
         self._counts: Counter[str] = Counter()
         self._blocks: dict[int, tuple[Block, ...]] = {}
         self._current: tuple[tuple[int, int], DecodedBlock] | None = None
@@ -66,6 +70,15 @@ class ParquetSource:
     def counts(self) -> dict[str, int]:
         """Numbers of values filled or cut in the blocks read so far, by name; a block read twice counts twice."""
         return dict(self._counts)
+
+    @property
+    def at_last_block(self) -> bool:
+        """True if the last block of an epoch is in memory."""
+        return self._current is not None and self._current[0][1] + 1 == len(self._epoch(self._current[0][0]))
+
+    def prefetch(self, epoch: int) -> None:
+        """Begin to decode the first block of an epoch."""
+        self._prefetch((epoch if self._shuffle else 0, 0))
 
     def read(self, epoch: int, start: int, stop: int) -> Batch:
         """Return rows [start, stop) of an epoch's order, 0 <= start < stop <= rows; raises DataError."""
@@ -114,6 +127,8 @@ class ParquetSource:
     def _after(self, epoch: int, number: int) -> tuple[int, int]:
         if number + 1 < len(self._epoch(epoch)):
             return epoch, number + 1
+        if self._once:
+            return epoch, number
         return (epoch + 1 if self._shuffle else 0), 0
 
     def _prefetch(self, key: tuple[int, int]) -> None:

@@ -1,10 +1,10 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
@@ -29,7 +29,7 @@ from persia_cli.data.read.dense_transforms import far_vectors, fit, is_fitted, r
 from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
 from persia_cli.data.read.histories import Events, Histories, open_histories, windows, without_ready
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
-from persia_cli.data.read.members import members_of
+from persia_cli.data.read.members import Members, members_of
 from persia_cli.data.read.order import training_data
 from persia_cli.data.read.row_groups import Footer, GroupedRows, HiveColumns, RowGroup, read_footer, statistics_of
 from persia_cli.data.read.settled import meant_as_numbers, with_kinds, with_widths
@@ -222,17 +222,25 @@ def _list_bytes(group: Any, lists: Sequence[tuple[int, int]]) -> int:
     )
 
 
-def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
+Files = tuple[Any, str | None, tuple[DataFile, ...]]
+"""A file system, the URI of a place on it if it is on other machines, and Parquet files there."""
+
+
+def scan(dataset: ParquetDataset, progress: Progress = silent, files: Files | None = None) -> ParquetScan:
     """Read every file's footer, and the split column if there is one; text files are converted first.
 
-    Raises DataError with all problems, one line each: missing or damaged files, missing or wrong columns, nothing to
-    train on.
+    The data set's `files` are those at its paths, unless they are given. Raises DataError with all problems, one line
+    each: missing or damaged files, missing or wrong columns, nothing to train on.
     """
-    dataset = _at_present(dataset)
-    places = locate_all(dataset.paths)
-    filesystem = places[0].filesystem
     findings = _Findings()
-    members_found = members_of(dataset, places)
+    if files is None:
+        dataset = _at_present(dataset)
+        places = locate_all(dataset.paths)
+        filesystem, uri = places[0].filesystem, places[0].uri
+        members_found = members_of(dataset, places)
+    else:
+        filesystem, uri, given = files
+        members_found = Members("parquet", ((None, given),), (), "")
     kind, parts = members_found.format, members_found.parts
     findings.problems += members_found.problems
     texts = filesystem
@@ -245,13 +253,13 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     contents = _Contents(dataset, findings)
     for part, members in parts:
         for file in members:
-            footer = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
+            footer = _footer(filesystem, file, uri if kind == "parquet" else None, findings)
             if footer is not None:
                 text = file.source and TextFile(file.source, filesystem=texts)
                 contents.contents[file.name] = _content(texts, file, footer)
                 contents.add(part, file, footer, hive, partial(line_of, text, kind, dataset.csv) if text else None)
     if len((other := without_ready(dataset, contents.schemas)).histories) < len(dataset.histories):
-        return scan(other, progress)
+        return scan(other, progress, files)
     if kind == "csv":
         for file, schema in zip(contents.files, contents.schemas, strict=True):
             text = TextFile(file.name, filesystem=texts)
@@ -324,6 +332,33 @@ def _at_present(dataset: ParquetDataset) -> ParquetDataset:
         name: history.model_copy(update={"path": pinned(history.path)}) for name, history in dataset.histories.items()
     }
     return dataset.model_copy(update={"path": pinned(dataset.path), "histories": histories})
+
+
+class KnownFooter(NamedTuple):
+    """The metadata of a file that fits a data set, and what identifies its content."""
+
+    metadata: Any
+    content: str
+
+
+def footers(
+    dataset: ParquetDataset, filesystem: Any, files: Sequence[DataFile], uri: str | None
+) -> Iterator[tuple[DataFile, KnownFooter | str]]:
+    """Yield each file with its footer, or with a sentence on why it does not fit the data set, as `scan` settled it.
+
+    Reads nothing but footers and what a checksum needs.
+    """
+    hive = HiveColumns(file.name for file in files)
+    for file in files:
+        findings = _Findings()
+        footer = _footer(filesystem, file, uri, findings)
+        if footer is not None:
+            schema = hive.schema(file.name, footer.metadata.schema.to_arrow_schema())
+            findings.check(dataset, file, schema, lambda name: None)
+        if problem := next(iter(findings.by_file), None):
+            yield file, problem
+        elif footer is not None:
+            yield file, KnownFooter(footer.metadata, _content(filesystem, file, footer))
 
 
 def _events(dataset: ParquetDataset, progress: Progress) -> Events:

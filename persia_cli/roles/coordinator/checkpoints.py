@@ -97,7 +97,7 @@ class Saves:
         phase = state.phases.current
         if phase is None:
             self._saved_s = state.now
-        elif phase.kind == "training" and self._is_due(state.now) and not self._is_cut_open:
+        elif phase.kind in ("training", "idle") and self._is_due(state.now) and not self._is_cut_open:
             self._saved_s, self._retry_at = state.now, None
             if not state.phases.writing:
                 self._request("minutes")
@@ -152,6 +152,7 @@ class Saves:
         state.requests.end = True
         self._cut()
         state.phases.skip()
+        state.phases.wake()
 
     def on_unreadable(self, peer: Peer, message: Unreadable) -> None:
         """Allow a step without its unreadable rows, while they are few; otherwise end the job before it.
@@ -173,9 +174,14 @@ class Saves:
             return
         before = self._unreadable
         if before is None or (before.split == message.split and message.step < before.step):
-            self._unreadable = UnreadableStep(message.split, message.step, error)
-        state.requests.end = True
+            self.end_before(message.split, message.step, error)
+
+    def end_before(self, split: int, step: int, error: str) -> None:
+        """End a training before a step, save the model, and fail with this error of the user's."""
+        self._unreadable = UnreadableStep(split, step, error)
+        self._state.requests.end = True
         self._stop_before_unreadable()
+        self._state.phases.wake()
 
     def _may_leave_out(self, rows: tuple[int, ...], most: int, why: str) -> bool:
         """Count rows that are left out, each once; return True if all of them are at most so many."""
@@ -214,6 +220,7 @@ class Saves:
         requests.save = requests.save or trigger
         if phase is not None and phase.kind == "training":
             self._cut()
+        self._state.phases.wake()
 
     def _cut(self) -> None:
         phases = self._state.phases

@@ -18,6 +18,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.phases import PendingRequests
+from persia_cli.control.portions import Portions
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, RoleError, UserError, WireError
 from persia_cli.loggers.process import Loggers, names_of
@@ -44,6 +45,7 @@ from persia_cli.roles.coordinator.state import (
     EndReached,
     Event,
     Failed,
+    FindPortion,
     JobOrigin,
     JobState,
     JournalLines,
@@ -148,6 +150,11 @@ class Coordinator:
         self._traces = TraceFiles(self._run_dir)
         if job.load is None:
             remove_recordings(self._run_dir)  # of an earlier start of the training
+        self._finder = None
+        if run.follows is not None and job.task == "train":
+            from persia_cli.roles.coordinator.portions import PortionFinder  # needs pyarrow
+
+            self._finder = PortionFinder(run, self._run_dir, step)
         is_saved = bool(resumed and self._checkpoints.has(step))
         origin = JobOrigin(
             this_process(),
@@ -215,6 +222,9 @@ class Coordinator:
             case PublishScores():
                 assert self._scoring is not None
                 return self._scoring.publish()
+            case FindPortion():
+                assert self._finder is not None
+                return self._finder.find()
         # A store that hangs costs a save, not the job.
         with within(self._run.cluster.silence_timeout_s):
             match task:
@@ -359,7 +369,10 @@ def machine_of(
     """Return the state machine of a job whose model is trained up to `step`, on `samples` samples."""
     effects: list[Effect] = []
     events, requests = JournalLines(effects, EVENTS), PendingRequests()
-    grid = StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
+    portions = None
+    if run.follows is not None and job.task == "train":
+        portions = Portions(run.train.batch, run.cluster.nn_workers, step, samples)
+    grid = portions or StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
     record = RunRecord(
         *(events, JournalLines(effects, METRICS), run, grid, step, samples, state),
         scored_part=job.scored_part,
@@ -369,7 +382,7 @@ def machine_of(
         JobState(
             *(run, job, origin),
             expected=participants(run, job),
-            phases=job_phases(run, job, tracker, requests, is_saved=bool(origin.saved)),
+            phases=job_phases(run, job, tracker, requests, bool(origin.saved), portions),
             requests=requests,
             effects=effects,
             events=events,
@@ -426,6 +439,7 @@ def live_state(state: JobState) -> dict[str, Any]:
     return {
         "time": time.time(),
         "phase": phase.kind if phase else "starting",
+        "behind_s": state.record.behind.get("behind_s"),
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0] / (os.cpu_count() or 1),
         "roles": list(roles.values()),

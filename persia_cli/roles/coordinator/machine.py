@@ -22,6 +22,7 @@ from typing import Any
 from persia_cli.errors import WireError
 from persia_cli.plan.job import COORDINATOR
 from persia_cli.roles.coordinator.checkpoints import SAVE_AND_END, Saves
+from persia_cli.roles.coordinator.following import Following
 from persia_cli.roles.coordinator.members import Deaths, JobMembers
 from persia_cli.roles.coordinator.phases import Phases, Shutdown
 from persia_cli.roles.coordinator.record import Reporting, Traces
@@ -33,6 +34,7 @@ from persia_cli.roles.coordinator.state import (
     EndReached,
     Event,
     Failed,
+    FindPortion,
     JobState,
     PublishCheckpoint,
     PublishScores,
@@ -77,6 +79,7 @@ class CoordinatorMachine:
         self._deaths = Deaths(state, self._work, self._saves)
         self._members = JobMembers(state, self._deaths)
         self._reporting, self._traces = Reporting(state, self._saves.cuts), Traces(state)
+        self._following = Following(state, self._work, self._saves)
         self._phases = Phases(state, self._work, self._saves, self._deaths, self._reporting)
         self._shutdown = Shutdown(state, self._work, self._members, self._saves, self._traces)
         self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {
@@ -130,6 +133,7 @@ class CoordinatorMachine:
             case EndReached():
                 self._shutdown.stop_replicas(event.why)
         if not state.stopping:
+            self._following.tick()
             self._saves.tick()
             self._phases.tick()
             if isinstance(event, TimePassed):
@@ -151,6 +155,8 @@ class CoordinatorMachine:
                 self._phases.on_save_begun(phase, event.result)
             case PublishCheckpoint():
                 self._saves.on_published(event.result)
+            case FindPortion():
+                self._following.on_found(event.result)
             case PublishScores():
                 self._phases.on_scores_published(event.result)
             case WriteTrace() as task:

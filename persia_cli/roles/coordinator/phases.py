@@ -86,6 +86,7 @@ class Phases:
             self._state.is_over = True
         elif phase.kind == "training":
             self._state.step = phase.last
+            self._work.end_training(phase.last)
         elif phase.kind == "evaluating":
             self._work.end_evaluation()
         elif phase.kind == "predicting":
@@ -133,13 +134,15 @@ class Phases:
     def _work_of(self, phase: Phase) -> PhaseWork:
         match phase.kind:
             case "training":
-                return TrainSteps(phase.first, phase.last, *phase.reductions)
+                portions = self._state.portions
+                expires = portions.expires_at(phase.first) if portions is not None else 0
+                return TrainSteps(phase.first, phase.last, *phase.reductions, expires)
             case "evaluating" | "predicting":
                 self._reporting.begin_scoring()
                 self._work.evaluate(phase.first, phase.last)
                 steps = EvaluateSteps if phase.kind == "evaluating" else PredictSteps
                 return steps(phase.first, phase.last)
-            case "paused":
+            case "paused" | "idle":
                 return Pause(phase.last)
             case _:
                 return Stop(is_resumable=phase.is_cut)

@@ -69,6 +69,7 @@ def progress_of(job: Job, state: RecordState, tracker: EvaluationTracker, evalua
         plateaus=tuple(TrackedPlateau(p.of, _tracked_metric(p.best), p.reductions) for p in tracker.plateaus),
         evaluation_due=evaluation_due,
         calibration=state.calibration,
+        decayed=dict(state.decayed),
     )
 
 

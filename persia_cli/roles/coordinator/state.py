@@ -15,6 +15,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.membership import Member, Membership, StallDetector
 from persia_cli.control.phases import PendingRequests, Phase, PhaseMachine
+from persia_cli.control.portions import Portions
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, RoleError, UserError, WireError
 from persia_cli.observe.record import RunRecord
@@ -94,7 +95,14 @@ class WriteTrace:
     doing: ClassVar[str] = "writing the trace"
 
 
-Task = BeginCheckpoint | PublishCheckpoint | AddScores | PublishScores | WriteTrace
+@dataclass(frozen=True, slots=True)
+class FindPortion:
+    """Find the next portion of data that grows, and write it to the record; result: a `following.Found`."""
+
+    doing: ClassVar[str] = "looking for new files"
+
+
+Task = BeginCheckpoint | PublishCheckpoint | AddScores | PublishScores | WriteTrace | FindPortion
 """Work that waits for disks or stores. Tasks are carried out one after the other; `doing` names one in sentences."""
 
 
@@ -259,12 +267,12 @@ class JobState:
         events: JournalLines,
         record: RunRecord,
         tracker: EvaluationTracker,
-        grid: StepGrid,
+        grid: StepGrid | Portions,
         step: int,
     ) -> None:
         """Create the state before the first phase; `record` and `events` write to `effects`.
 
-        `grid` is that of training, which begins at `step`.
+        `grid` is that of training, which begins at `step`; data that grows has portions in its place.
         """
         self.run, self.job, self.origin, self.tracker, self.record = run, job, origin, tracker, record
         self.grid, self.step = grid, step
@@ -286,6 +294,11 @@ class JobState:
         self.ending: Ending | None = None
         self.stop_reason: str | None = None
         """The reason why the job ends now, although its model may not be saved."""
+
+    @property
+    def portions(self) -> Portions | None:
+        """The portions of data that grows; None for other data."""
+        return self.grid if isinstance(self.grid, Portions) else None
 
     @property
     def is_ending(self) -> bool:

@@ -8,10 +8,24 @@
 # - After an evaluation, none of its steps is charged to a loader.
 # - A replica gets each instruction of a phase in their order, and none of a phase that is over.
 
+from collections import deque
+
+from msgspec import structs
+
+from persia_cli.control.portions import PlannedPortion
 from persia_cli.control.position import EVAL, TRAIN, work_items
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.state import JobState
-from persia_cli.wire.job_messages import Instruction, Item, Next, NextItem, StoreCall, StoreValue
+from persia_cli.wire.job_messages import (
+    Instruction,
+    Item,
+    Next,
+    NextItem,
+    Portion,
+    PortionFile,
+    StoreCall,
+    StoreValue,
+)
 from persia_cli.wire.server import Peer
 
 ITEM_STEPS = 16
@@ -26,7 +40,10 @@ class WorkQueue:
     def __init__(self, state: JobState) -> None:
         """Begin with all training steps of the job to assign."""
         self._state, job = state, state.job
-        self._items = {TRAIN: work_items(job.first_step, job.steps, ITEM_STEPS), EVAL: work_items(0, 0, ITEM_STEPS)}
+        steps = job.steps if state.portions is None else job.first_step
+        self._items = {TRAIN: work_items(job.first_step, steps, ITEM_STEPS), EVAL: work_items(0, 0, ITEM_STEPS)}
+        self._portions: deque[tuple[int, int]] = deque()
+        """The training steps of portions that are not assigned yet, in work items."""
         self._instructions: list[Instruction] = []
         """The instructions of this phase; a replica that takes part gets each after it has done the one before."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
@@ -37,16 +54,31 @@ class WorkQueue:
         """Steps assigned to each loader and split, and not reported as finished."""
         self._given: dict[tuple[str, int], tuple[Peer, Item]] = {}
         """The last answer to each loader and split."""
+        self._evaluated = 0, 0
+        """The first step of the present evaluation, and that of training at which it happens."""
+
+    def train(self, first: int, last: int) -> None:
+        """Assign the training steps [first, last) of the next portion too."""
+        self._portions.extend(work_items(first, last, ITEM_STEPS))
+        self._deal()
 
     def evaluate(self, first: int, last: int) -> None:
         """Assign the evaluation steps [first, last) to loaders, from the next instruction on."""
         self._items[EVAL] = work_items(first, last, ITEM_STEPS)
+        self._evaluated = first, self._state.step
 
     def end_evaluation(self) -> None:
         """Assign no further evaluation steps; all are evaluated, though loaders report steps only with the next."""
         self._items[EVAL] = work_items(0, 0, ITEM_STEPS)
         self._returned[EVAL].clear()
         self._unfinished = {key: steps for key, steps in self._unfinished.items() if key[1] == TRAIN}
+
+    def end_training(self, step: int) -> None:
+        """Assign no step of portions before this one again; loaders, who report it later, may have forgotten them."""
+        if self._state.portions is None:
+            return
+        for steps in (self._returned[TRAIN], *(self._unfinished[key] for key in self._unfinished if key[1] == TRAIN)):
+            steps[:] = [(max(first, step), last) for first, last in steps if last > step]
 
     def take_back(self, name: str) -> int:
         """Assign the unfinished steps of a dead data loader again; return their number."""
@@ -109,17 +141,38 @@ class WorkQueue:
             return
         for key, (peer, take) in list(self._takes.items()):
             returned = self._returned[take.split]
-            steps = returned.pop(0) if returned else next(self._items[take.split], None)
+            steps = returned.pop(0) if returned else self._next_steps(take.split)
             if steps is not None:
                 self._unfinished.setdefault(key, []).append(steps)
-                item = Item(first=steps[0], last=steps[1], end=False)
-            elif take.split == TRAIN:
+                item = self._item(take, *steps)
+            elif take.split == TRAIN and self._state.portions is None:
                 item = Item(first=0, last=0, end=True)
             else:
                 continue
             del self._takes[key]
             self._given[key] = (peer, item)
             self._state.reply(peer, item)
+
+    def _next_steps(self, split: int) -> tuple[int, int] | None:
+        if split == TRAIN and self._portions:
+            return self._portions.popleft()
+        return next(self._items[split], None)
+
+    def _item(self, take: NextItem, first: int, last: int) -> Item:
+        """Return a work item, of data that grows with the portions that the loader needs and does not have."""
+        item, portions = Item(first, last, end=False), self._state.portions
+        if portions is None:
+            return item
+        begin, step = self._evaluated if take.split == EVAL else (first, first)
+        portion = portions.of(step)
+        assert portion is not None, "only steps of known portions are assigned"
+        begin = portion.first_step if take.split == TRAIN else begin
+        sent = [known for known in portions.from_number(portion.number) if known.number not in take.portions]
+        return structs.replace(item, portion=portion.number, begin=begin, portions=tuple(map(_as_message, sent[:2])))
+
+
+def _as_message(portion: PlannedPortion) -> Portion:
+    return Portion(portion.number, portion.rows, tuple(PortionFile(*file) for file in portion.files))
 
 
 class RendezvousStore:

@@ -37,7 +37,7 @@ from persia_cli.store.checkpoints.row_files import Progress
 from persia_cli.store.memory_file import LOAD
 from persia_cli.store.requests import LOOK_UP, UPDATE, NewKeys, answers_as_before
 from persia_cli.store.table_counters import OF_COLD
-from persia_cli.wire.job_messages import FINISHED, Counters, PhaseWork, SaveModel
+from persia_cli.wire.job_messages import FINISHED, Counters, PhaseWork, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
@@ -327,6 +327,8 @@ class EmbeddingServer:
     # Checkpoints
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        if isinstance(work, TrainSteps) and work.expires:
+            self._shard.expire(work.expires)
         if not isinstance(work, SaveModel):
             return
         folder = location_of(work.folder) / EMBEDDINGS

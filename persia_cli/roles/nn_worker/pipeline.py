@@ -249,7 +249,7 @@ class Pipeline:
     def _check_samples(self, steps: "SplitSteps", message: PutSamples) -> None:
         """Raise WireError for samples of another rank, without credit, or of another shape."""
         batch = message.batch
-        size = self._job_batches.size(batch.split, batch.step, batch.rank)
+        size = self._job_batches.size(batch.split, batch.step, batch.rank, len(message.labels))
         if batch.rank != self._rank:
             raise WireError(f"rank {self._rank} received samples of rank {batch.rank}")
         if batch.step >= steps.permits.credit(self._window):

@@ -91,6 +91,8 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     train_data: TrainingData | None = None
     calibration: tuple[Calibration, ...] = ()
     """Corrections of the model's labels, fitted by its evaluation; none if it has not been evaluated."""
+    decayed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    """Of data that grows, of each metric of portions: a sum and its weight, both decayed (`observe.record`)."""
 
 
 class Manifest(Record, frozen=True, forbid_unknown_fields=True):

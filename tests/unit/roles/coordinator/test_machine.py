@@ -1,17 +1,20 @@
 """The invariants of the coordinator hold under random deaths, late and repeated messages, saves, failures and ends."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from persia_cli.control.portions import KEPT, PlannedPortion
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.following import Found
 from persia_cli.roles.coordinator.state import (
     BeginCheckpoint,
     Effect,
+    FindPortion,
     PublishCheckpoint,
     Reply,
     Start,
@@ -65,15 +68,18 @@ class Replica:
 class CoordinatedJob(RuleBasedStateMachine):
     """Two loaders, a server and two ranks, whose processes die and repeat messages."""
 
+    SETTINGS: ClassVar[dict[str, Any]] = {"eval": {"every_epochs": None, "every_steps": ITEM_STEPS}}
+    STEPS = STEPS
+
     def __init__(self) -> None:
         super().__init__()
         run = make_run(
             checkpoint={"every_steps": 2 * ITEM_STEPS, "every_minutes": 1},
-            eval={"every_epochs": None, "every_steps": ITEM_STEPS},
             recovery={"max_restarts": 1000},
             cluster={"kind": "local", "data_loaders": 2, "nn_workers": 2},
+            **self.SETTINGS,
         )
-        data = Job("train", "run", None, 32 * STEPS, 32 * EVAL_STEPS, STEPS, EVAL_STEPS)
+        data = Job("train", "run", None, 32 * STEPS, 32 * EVAL_STEPS, self.STEPS, EVAL_STEPS)
         self.job = Coordination(run, data)
         self.replicas: dict[str, Replica] = {}
         self.sent: list[tuple[Peer, Message]] = []
@@ -136,6 +142,17 @@ class CoordinatedJob(RuleBasedStateMachine):
             request = next(sent for to, sent in self.sent if to == peer)
             assert isinstance(request, NextItem)
             replica.items[request.split].append((message.first, message.last))
+            self._check_item(request, message)
+
+    def _check_item(self, request: NextItem, item: Item) -> None:
+        assert not item.portion
+
+    def _find(self) -> Any:
+        raise AssertionError("only data that grows has portions")
+
+    def _charged(self, steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the training steps that a loader is charged with, of those that it has been given."""
+        return steps
 
     def _check_save(self, task: PublishCheckpoint) -> None:
         assert self.folder.keys() == set(WRITERS)
@@ -222,6 +239,8 @@ class CoordinatedJob(RuleBasedStateMachine):
             failed = fails or task.failure
             result = [{"event": "save_failed" if failed else "saved", "step": task.step, "path": "p", "text": "t"}]
             self.folder = {}
+        elif isinstance(task, FindPortion):
+            result = self._find()
         self._take(self.job.handle(TaskEnded(self.job.now, task, result)))
 
     @rule(name=st.sampled_from(MORTAL))
@@ -245,7 +264,7 @@ class CoordinatedJob(RuleBasedStateMachine):
             return
         if name in LOADERS:
             evaluates = phases.current is not None and phases.current.kind == "evaluating"
-            charged = dead.items[TRAIN] + (dead.items[EVAL] if evaluates else [])
+            charged = self._charged(dead.items[TRAIN]) + (dead.items[EVAL] if evaluates else [])
             replacement = self.job.machine._deaths._replacements[name]
             assert replacement.again == sum(last - first for first, last in charged)
         self._begin(name)
@@ -318,5 +337,53 @@ class CoordinatedJob(RuleBasedStateMachine):
                 assert sum(isinstance(each, SavedNow) for each in self.job.to(peer)) <= 1
 
 
+class GrowingJob(CoordinatedJob):
+    """The same for data that grows, each portion of which is scored before it is trained."""
+
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "dataset": {"split": {"kind": "train"}, "follow": {"poll_s": 1}},
+        "eval": {"next": True},
+    }
+    STEPS = 10**6
+
+    def __init__(self) -> None:
+        self.found: list[PlannedPortion] = []
+        super().__init__()
+
+    def _find(self) -> Found:
+        """Find a portion of one to 40 steps, or none."""
+        if self.pid % 3 == 0:
+            return Found(0.0, waiting=1.0 if self.pid % 2 else None)
+        step, sample = (self.found[-1].first_step + self.found[-1].steps(32), 0) if self.found else (0, 0)
+        self.found.append(PlannedPortion(len(self.found) + 1, step, sample, 1 + self.pid * 31 % 1280, [], "", 0.0))
+        return Found(0.0, self.found[-1])
+
+    def _check_item(self, request: NextItem, item: Item) -> None:
+        portion = self.found[item.portion - 1]
+        assert item.portion in (*request.portions, *(known.number for known in item.portions)), "the loader can read it"
+        assert item.begin <= item.first < item.last <= item.begin + portion.steps(32)
+        if request.split == TRAIN:
+            assert item.begin == portion.first_step
+
+    def _charged(self, steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        step = self.job.state.step
+        return [(max(first, step), last) for first, last in steps if last > step]
+
+    @invariant()
+    def phases_train_portions_that_are_recorded(self) -> None:
+        phase = self.job.state.phases.current
+        if phase is not None and phase.kind == "training":
+            assert any(
+                each.first_step <= phase.first <= phase.last <= each.first_step + each.steps(32) for each in self.found
+            )
+
+    @invariant()
+    def one_look_at_a_time(self) -> None:
+        assert sum(isinstance(task, FindPortion) for task in self.tasks) <= 1
+        assert self.job.machine.state.portions is not None
+        assert len(self.job.machine.state.portions.from_number(0)) <= KEPT
+
+
 TestCoordinatedJob = CoordinatedJob.TestCase
-TestCoordinatedJob.settings = settings(max_examples=25, stateful_step_count=50)
+TestGrowingJob = GrowingJob.TestCase
+TestCoordinatedJob.settings = TestGrowingJob.settings = settings(max_examples=25, stateful_step_count=50)
