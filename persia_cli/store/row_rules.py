@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.rows import optimizers
 from persia_cli.kernels.table import slots
-from persia_cli.kernels.table.arguments import RowInit
+from persia_cli.kernels.table.arguments import KernelTable, RowInit
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer
 
 ACCUMULATORS = ("adagrad_sum", "adagrad_row_sum", "ftrl_n")
@@ -36,6 +36,11 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
         states=states,
         eviction=slots.EvictionRules(group.rows_per_partition, policy_of(layout, group), layout.expire_after or 0),
     )
+
+
+def expiring(table: KernelTable, steps: int) -> KernelTable:
+    """Return a table whose rows expire after so many steps without use."""
+    return table._replace(rules=table.rules._replace(eviction=table.rules.eviction._replace(expires=steps)))
 
 
 def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:

@@ -31,7 +31,7 @@ from persia_cli.store.requests import (
     NewKeys,
     ProgressRecord,
 )
-from persia_cli.store.row_rules import row_init, rule_at
+from persia_cli.store.row_rules import expiring, row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.snapshot import NOTHING, ShardSnapshot
 from persia_cli.store.table_counters import ShardCounts, TableCounters
@@ -152,9 +152,7 @@ class Shard:
     def expire(self, steps: int) -> None:
         """Let new keys take rows that were last used more than so many steps ago, from the next request on."""
         for tables in (self.tables, self.returning):
-            for number, table in enumerate(tables):
-                eviction = table.rules.eviction._replace(expires=steps)
-                tables[number] = table._replace(rules=table.rules._replace(eviction=eviction))
+            tables[:] = [expiring(table, steps) for table in tables]
 
     def keys_of(self, ids: NDArray[np.uint64], tables: Tables) -> Keys:
         """Return the keys of ids of some tables."""

@@ -292,7 +292,7 @@ class PortionFile(FieldSet, frozen=True):
     content: str
 
 
-class Portion(FieldSet, frozen=True):
+class DataPortion(FieldSet, frozen=True):
     """A portion of data that grows: its number, from 1 on, and its files in the order of their rows."""
 
     number: Positive
@@ -316,7 +316,7 @@ class Item(Message, frozen=True):
     """Number of the portion that has the steps; 0 for data that does not grow."""
     begin: Count = 0
     """The first step of that portion, as the split numbers its steps."""
-    portions: tuple[Portion, ...] = ()
+    portions: tuple[DataPortion, ...] = ()
     """That portion and the one after it, unless the loader has them or they are not known."""
 
 

@@ -12,7 +12,7 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.parquet import ParquetSource
 from persia_cli.errors import DataError
 from persia_cli.metric import Link
-from persia_cli.wire.job_messages import Portion
+from persia_cli.wire.job_messages import DataPortion
 
 
 class PortionSource:
@@ -23,7 +23,7 @@ class PortionSource:
 
     def __init__(self, dataset: ParquetDataset, seed: int, links: Mapping[str, Link], queries: bool) -> None:
         self._dataset, self._seed, self._links, self._queries = dataset, seed, links, queries
-        self._portions: dict[int, Portion] = {}
+        self._portions: dict[int, DataPortion] = {}
         self._open: tuple[int, ParquetSource] | None = None
         self._next: tuple[int, Future[ParquetSource]] | None = None
         self._counts: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class PortionSource:
         """The portions that may be read."""
         return tuple(self._portions)
 
-    def add(self, portion: Portion) -> None:
+    def add(self, portion: DataPortion) -> None:
         """Add a portion, which may be read from now on; another thread may read meanwhile."""
         self._portions = {**self._portions, portion.number: portion}
 

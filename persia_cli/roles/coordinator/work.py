@@ -17,11 +17,11 @@ from persia_cli.control.position import EVAL, TRAIN, work_items
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.state import JobState
 from persia_cli.wire.job_messages import (
+    DataPortion,
     Instruction,
     Item,
     Next,
     NextItem,
-    Portion,
     PortionFile,
     StoreCall,
     StoreValue,
@@ -171,8 +171,8 @@ class WorkQueue:
         return structs.replace(item, portion=portion.number, begin=begin, portions=tuple(map(_as_message, sent[:2])))
 
 
-def _as_message(portion: PlannedPortion) -> Portion:
-    return Portion(portion.number, portion.rows, tuple(PortionFile(*file) for file in portion.files))
+def _as_message(portion: PlannedPortion) -> DataPortion:
+    return DataPortion(portion.number, portion.rows, tuple(PortionFile(*file) for file in portion.files))
 
 
 class RendezvousStore:
