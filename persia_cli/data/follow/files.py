@@ -101,7 +101,7 @@ def _seconds(value: Any, unit: str | None) -> float | None:
         except ValueError:
             return None
     if isinstance(value, datetime):
-        return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).timestamp()
+        return datetime.combine(value.date(), value.time(), value.tzinfo or UTC).timestamp()
     return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp() if isinstance(value, date) else None
 
 

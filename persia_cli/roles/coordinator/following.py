@@ -7,7 +7,7 @@
 # - Training ends at the first end that `train.until` names; a trap ends it before the next portion, and the model is
 #   saved first.
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from persia_cli.control.portions import AHEAD, PlannedPortion
@@ -117,4 +117,4 @@ def _age(now: float, time: float) -> float:
 
 def seconds_of(time: str | int) -> float:
     """Return a time of the configuration in seconds since 1970, which an integer is already."""
-    return time if isinstance(time, int) else datetime.fromisoformat(time).replace(tzinfo=UTC).timestamp()
+    return time if isinstance(time, int) else datetime.fromisoformat(f"{time}+00:00").timestamp()

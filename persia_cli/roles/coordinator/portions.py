@@ -28,6 +28,7 @@ from persia_cli.observe.journal import PORTIONS, drop_half_a_line
 from persia_cli.roles.coordinator.following import Found
 from persia_cli.wire.job_messages import MOST_FILES
 
+_DECODER = msgspec.json.Decoder(PlannedPortion)
 MOST_TIMES = 2000
 """Number of portions whose times are kept; of more, every second one."""
 
@@ -40,7 +41,7 @@ def recorded(run_dir: Path) -> Iterator[PlannedPortion]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield msgspec.json.decode(line, type=PlannedPortion)
+                yield _DECODER.decode(line)
             except msgspec.DecodeError as error:
                 raise CheckpointError(f"{path} is damaged: line {number} cannot be read ({error})") from error
 
