@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from persia_cli.errors import DataError
+from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
@@ -124,7 +124,7 @@ def test_a_file_that_does_not_fit_ends_the_training_after_a_save(tmp_path: Path)
         put(data, number, ROWS)
     (data / "000003.parquet").write_bytes(b"no Parquet at all")
     result = tmp_path / "run"
-    with pytest.raises(DataError, match=r"000003\.parquet.*is not a readable Parquet file"):
+    with pytest.raises(UserError, match=r"000003\.parquet.*is not a readable Parquet file"):
         train([*following(data), "cluster=embedded"], result)
     assert newest_checkpoint(result / CHECKPOINTS).name == f"step-{-(-300 // BATCH)}"
     assert any(event.get("phase") == "saving" for event in read_journal(result / EVENTS))
