@@ -324,6 +324,8 @@ def scan(dataset: ParquetDataset, progress: Progress = silent, files: Files | No
 
 def _at_present(dataset: ParquetDataset) -> ParquetDataset:
     """Return the data set with the present snapshots of its tables, which a job then reads to its end, and resumed."""
+    if dataset.follow is not None:
+        return dataset  # its planner begins at the position of the record
 
     def pinned(given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         return at_present(given) if isinstance(given, str) else given and tuple(map(at_present, given))
