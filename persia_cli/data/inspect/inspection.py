@@ -1,9 +1,10 @@
 """The findings of `persia data inspect` about a data set."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from persia_cli.data.read.dataset_yaml import NAME, to_yaml
 from persia_cli.data.read.files import Format
 from persia_cli.data.read.values import INTEGER
 from persia_cli.errors import DataError
-from persia_cli.storage.addresses import DELTA, is_elsewhere
+from persia_cli.storage.addresses import DELTA, is_elsewhere, rooted
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def _inspected(
     if known is None:
         suggestion = suggest_dataset(profile, roles, location, source.form, wanted)
     else:
-        suggestion = to_yaml(known.model_copy(update={"path": location}))
+        moved = _with_events(known, partial(_seen_from, folder))
+        suggestion = to_yaml(moved.model_copy(update={"path": location}))
     notes = (
         *_leak_notes(leaks, known),
         *if_chosen,
@@ -233,10 +235,20 @@ def read_description(path: str) -> ParquetDataset | None:
         raise DataError(f"{file}: expected the keys of a data set, such as kind, path and labels; correct or remove it")
     values["path"] = path
     try:
-        return ParquetDataset.model_validate(values)
+        described = ParquetDataset.model_validate(values)
     except ValidationError as error:
         mistakes = explain(error, ParquetDataset, values).values()
         raise DataError("\n".join(f"{file}: {sentence}" for sentence in mistakes)) from error
+    return _with_events(described, lambda part: rooted(part, file.parent))
+
+
+def _with_events(described: ParquetDataset, changed: Callable[[str], str]) -> ParquetDataset:
+    """Return a data set with the changed paths of the events of its histories."""
+    histories = {
+        name: history.model_copy(update={"path": tuple(map(changed, history.paths)) or None})
+        for name, history in described.histories.items()
+    }
+    return described.model_copy(update={"histories": histories})
 
 
 def _table_rows(queries: Queries, profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:

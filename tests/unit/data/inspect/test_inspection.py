@@ -177,6 +177,21 @@ def test_a_prepared_folder_describes_its_columns(tmp_path: Path) -> None:
     assert found.profile.split_rows == {"train": 3000, "eval": 1000}
 
 
+def test_events_of_a_described_folder_are_found_from_elsewhere(tmp_path: Path) -> None:
+    columns = {"y": [0, 1] * 20, "user": [1, 2] * 20, "item": [3, 4, 5, 6] * 10, "at": np.arange(40)}
+    for name in ("shop", "events"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "rows.parquet", columns)
+    seen = {"path": "../events", "user": "user", "time": "at", "columns": ["item"], "max_length": 3}
+    described = {
+        "kind": "parquet", "path": ".", "labels": ["y"], "split": {"kind": "every", "n": 4}, "dense": ["seen.at"],
+        "sparse": ["item", {"name": "seen.item", "table": "item", "pooling": "none"}], "histories": {"seen": seen},
+    }  # fmt: skip
+    (tmp_path / "shop/dataset.yaml").write_text(yaml.safe_dump(described))
+    suggested = ParquetDataset.model_validate(yaml.safe_load(look(tmp_path / "shop").suggestion))
+    assert "events of 2 users in seen" in inspect(suggested).source
+
+
 def test_a_wrong_description_is_reported_by_its_keys(tmp_path: Path) -> None:
     write(tmp_path / "shop.parquet", shop())
     for text, told in (
