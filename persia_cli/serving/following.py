@@ -21,7 +21,7 @@ from persia_cli.serving.golden import require_golden
 from persia_cli.serving.overlay import GroupOverlay, TableChanges, read_changes, rows_file
 from persia_cli.serving.predictor import Predictor
 
-KEPT = 3
+KEPT = 8
 """Number of prepared versions that stay."""
 VALUES, VERSIONS = "values", "versions"
 """Folders of the working folder: files of changed rows, and prepared versions."""
@@ -33,7 +33,6 @@ class PreparedVersion(NamedTuple):
     version: Version
     number: int
     """Its number among those prepared, which is the name of its folder."""
-    predictor: Predictor
 
 
 def folder_of(work: Path, number: int) -> Path:
@@ -49,6 +48,8 @@ class Follower:
         self._source, self._work, self._missing, self._last = source, work, missing, last
         self._kept: list[PreparedVersion] = []
         """Oldest use first."""
+        self._newest: Predictor | None = None
+        """The last version that was prepared, whose mapped files the next one has in common."""
         self._at: Version | None = None
         """The version of the overlays; None if they are of no version."""
         self._model: ModelDescription
@@ -73,14 +74,15 @@ class Follower:
         folder = folder_of(self._work, self._last)
         try:
             self._write(folder, chain)
-            predictor = Predictor.open(folder, self._missing)
+            predictor = Predictor.open(folder, self._missing, before=self._newest)
             require_golden(predictor)
-            if self._kept:
-                _require_same_requests(chain[-1], self._kept[-1].predictor.description, predictor.description)
+            if self._newest is not None:
+                _require_same_requests(chain[-1], self._newest.description, predictor.description)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return PreparedVersion(chain[-1], self._last, predictor)
+        self._newest = predictor
+        return PreparedVersion(chain[-1], self._last)
 
     def _merge(self, chain: list[Version]) -> None:
         """Bring the overlays to the last version of a chain."""

@@ -75,7 +75,9 @@ def _by_table(
     rows: NDArray[np.float32],
 ) -> list[TableChanges]:  # fmt: skip
     row_of = np.cumsum(~deleted) - 1
-    order = np.lexsort((keys, tables))
+    order = np.arange(keys.size)
+    if not ((np.diff(tables.astype(np.int64)) > 0) | ((tables[1:] == tables[:-1]) & (keys[1:] > keys[:-1]))).all():
+        order = np.lexsort((keys, tables))
     changes = []
     for number, table in enumerate(group.tables):
         first, last = np.searchsorted(tables[order], [number, number + 1])

@@ -33,6 +33,8 @@ from tests.support.small_model import COLUMNS, DIM, FIELDS, LABELS, NAME, networ
 
 TABLES = ("user", "item", "words")
 SALTS = {name: 11 + number for number, name in enumerate(TABLES)}
+FIRST_OTHER = 10**6
+"""Least id of users that are in no full export."""
 Row = np.ndarray | None
 """The row of an id; None if the id has lost its row."""
 
@@ -65,10 +67,10 @@ class Publication:
         self._seal(folder, None, [MODEL], counts)
         return self.version
 
-    def publish_delta(self, changed: Mapping[str, Mapping[int, Row]], with_export: bool = True) -> int:
+    def publish_delta(self, changed: Mapping[str, Mapping[int, Row]], others: int = 0, of: int = 10**6) -> int:
         """Publish changed rows, and other dense weights; returns the version.
 
-        `with_export` is False for rows that no golden sample has: then the weights stay, and there is no full export.
+        It has as many rows of `others`: users that are in no full export, `of` so many.
         """
         parent, self.version = self.version, self.version + 1
         for table, rows in changed.items():
@@ -79,16 +81,30 @@ class Publication:
                     self.tables[table][id_] = row
         folder = self.folder / f"delta-{self.version:08d}"
         (folder / ROWS).mkdir(parents=True)
-        pq.write_table(changes_table(changed), folder / ROWS / "0.parquet")
-        export = self._export(NAME) if with_export else self.exports[self.base]
+        own = changes_table(changed)
+        pq.write_table(pa.concat_tables([own, self._others(others, of).cast(own.schema)]), folder / ROWS / "0.parquet")
+        export = self._export(NAME)
         for path in (NETWORK, GOLDEN):
             shutil.copyfile(export / path, folder / path)
         counts = {
             table: (sum(row is not None for row in rows.values()), sum(row is None for row in rows.values()))
             for table, rows in changed.items()
         }
+        counts["user"] = counts["user"][0] + others, counts["user"][1]
         self._seal(folder, parent, [f"{ROWS}/0.parquet", NETWORK, GOLDEN], counts)
         return self.version
+
+    def _others(self, count: int, of: int) -> Any:
+        ids = FIRST_OTHER + np.sort(self.draw.choice(of, count, replace=False))
+        values = self.draw.standard_normal(count * DIM).astype(np.float32)
+        return pa.table(
+            {
+                "table": pa.repeat(pa.scalar("user"), count).dictionary_encode(),
+                "id": pa.array(ids, pa.uint64()),
+                "deleted": pa.repeat(pa.scalar(False), count),
+                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(values), DIM),
+            }
+        )
 
     def random_changes(self, count: int, ids: int = 60) -> dict[str, dict[int, Row]]:
         """Return changes of up to `count` random ids of each table; a quarter are deletions."""
