@@ -13,10 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from typer.testing import CliRunner
 
+from persia_cli.main import app
+from persia_cli.publish.version import versions_of
+from persia_cli.serving.following import Follower, folder_of
+from persia_cli.serving.golden import read_golden
 from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.asgi import tensor
+from tests.support.jobs import train
 from tests.support.published import Publication
 from tests.system.test_serve import INFER, PERSIA, READY_S, Server, serving
 
@@ -169,3 +175,23 @@ def test_deaths_of_follower_and_workers_lose_no_version(tmp_path: Path) -> None:
         answer = json.loads(server.ask("POST", INFER, BODY).body)
         assert (answer["model_version"], answer["outputs"][0]["data"]) == ("3", followed.offline["3"])
         assert metric(server, "persia_serving_refused_versions_total") == 1
+
+
+def test_a_training_is_served_as_its_export(tmp_path: Path) -> None:
+    words = [
+        "conf=synthetic", "model=dcn_v2", "model.dim=4", "model.hidden=[16,8]", "dataset.generator.dense=2",
+        "dataset.generator.cardinalities=[20,3000]", "dataset.generator.eval_rows=320", "embedding.capacity=1024",
+        "embedding.num_partitions=16", "train.batch_size=64", "dataset.generator.train_rows=9600",
+        "cluster=embedded", f"publish.to={tmp_path / 'out'}", "publish.every_s=0.2",
+    ]  # fmt: skip
+    train(words, tmp_path / "run")
+    made = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "-o", str(tmp_path / "export")])
+    assert made.exit_code == 0, made.output
+    follower, versions = Follower(tmp_path / "out", tmp_path / "work", None), versions_of(tmp_path / "out")
+    assert len(versions) > 1
+    for number in versions:
+        found = follower.prepare(number)
+    served, export = Predictor.open(folder_of(tmp_path / "work", found.number)), Predictor.open(tmp_path / "export")
+    assert served.description.step == export.description.step
+    golden = read_golden(export.folder, export.description)
+    np.testing.assert_array_equal(served.predict(golden.batch).logits, export.predict(golden.batch).logits)
