@@ -299,6 +299,8 @@ class PhaseMachine:
 
     def advance(self) -> Phase:
         """Enter the next phase and return it; its instruction carries `number`."""
+        assert not self.waiting
+        assert not self.is_blocked
         self.current, self._upcoming = self._next_phase(), None
         self.number += 1
         self.first_number = self.number

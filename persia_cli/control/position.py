@@ -58,6 +58,9 @@ class StepGrid:
     epoch: int = 0
     first_sample: int = 0
 
+    def __post_init__(self) -> None:
+        assert self.batch_size % self.world_size == 0, "the parts of all ranks are a batch"
+
     @property
     def steps(self) -> int:
         """Steps of one pass over the split."""

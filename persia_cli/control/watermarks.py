@@ -1,7 +1,7 @@
 """The order of steps: the finished ones, those that a rank may start, and those that a server holds in sync mode.
 
 NN workers and embedding workers use these windows. Exactly-once updates depend on those of embedding servers, which
-lie in the memory of their rows: `store/applied_steps.py`.
+lie in the memory of their rows: `store/requests.py`.
 """
 
 from collections.abc import Callable, Iterator
@@ -81,6 +81,7 @@ class Permits:
 
     def begin(self, end: int) -> None:
         """Allow steps up to (not including) `end`; later ones that have started are forgotten."""
+        assert end > self.finished.watermark, "no phase ends before a finished step"
         self.end, self.next, self.paused = end, min(self.next, end), False
 
     def pause(self) -> int:

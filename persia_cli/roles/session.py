@@ -411,8 +411,8 @@ class Work:
         """End the piece of work; from now on the replica waits for others."""
         self.begin("")
 
-    def nested(self, doing: str) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return functions that begin such a piece of work within another, and that return to the other."""
+    def interruption(self, doing: str) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return two functions: the first begins this work in the middle of another, the second continues the other."""
         outer: list[str] = []
 
         def begin() -> None:

@@ -123,7 +123,7 @@ class RowOptimizer:
     weight_bound: float | None = None
     """Maximum magnitude of a weight."""
     each_step: int = 0
-    """Number of gradients that every row gets in each step, as dense weights do; 0 if rows get them now and then.
+    """Number of gradients that every row gets in each step, as dense weights do; 0 if a row gets one only when used.
 
     If it is not 0, Adam is that of `torch.optim.Adam`, otherwise the lazy variant of `torch.optim.SparseAdam`.
     """

@@ -414,7 +414,7 @@ class Beat(Message, frozen=True):
     LIMIT = Limit(MIB)  # changes of thousands of replicas
     stop: bool
     changes: tuple[Change, ...] = ()
-    """The last change of each replica that has changed since the one that the heartbeat names."""
+    """The last change of each replica, where it came after the change that the heartbeat names."""
     clock_ns: Count = 0
     """The coordinator's CLOCK_MONOTONIC at the time of the answer."""
 

@@ -316,6 +316,7 @@ class SharedMemory:
             return None
         self._serial = self._serial % (TAKEN - 1) + 1
         cell = self._cells.pop()
+        assert cell not in self._lent
         # No fence is needed: the message is sent after this store, through a queue and system calls that are barriers.
         self._segment.cells[cell] = self._serial
         self._lent[cell] = _Lent(borrower, retained, self._clock())

@@ -364,7 +364,7 @@ def _report_compilation(run: Run, work: Work) -> Iterator[None]:
     if not run.train.compile:
         yield
         return
-    begin, end = work.nested(COMPILING)
+    begin, end = work.interruption(COMPILING)
     with watched_compiling(begin, end):
         yield
 

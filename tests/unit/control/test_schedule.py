@@ -73,6 +73,7 @@ def test_reports_in_any_order_and_number_lead_through_all_phases(data: st.DataOb
         ended = [machine.finish(name, machine.number) for name in reports]
         assert ended.count(True) == 1
         assert set(reports[: ended.index(True) + 1]) == PARTICIPANTS[kinds[-1]]
+        machine.writing.clear()
     assert kinds == [phase.kind for phase in schedule(6, 2, eval_every=3, save_every=2, save_at_end=True)]
 
 
@@ -244,6 +245,7 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
             saves.append(phase.last)
             assert all(worker.started == list(range(phase.last)) for worker in workers.values())
             machine.finish("s", machine.number)
+            machine.finish_writing("s", phase.last)
             continue
         begun = machine.number
         for worker in workers.values():

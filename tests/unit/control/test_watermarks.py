@@ -51,6 +51,17 @@ def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end,
     assert started == list(range(end))
 
 
+def test_no_phase_ends_before_a_finished_step():
+    permits = Permits(4, end=9)
+    for step in range(3):
+        assert permits.next_step() == step
+        permits.give_back(step)
+    permits.begin(3)
+    assert permits.drained
+    with pytest.raises(AssertionError):
+        permits.begin(2)
+
+
 def test_credit_counts_from_the_last_step_that_all_before_are_finished():
     permits = Permits(4, end=9)
     for _ in range(4):

@@ -24,7 +24,7 @@ def test_changing_counters_show_progress() -> None:
 
 def test_work_within_work_has_its_own_age_and_the_other_begins_anew() -> None:
     work = Work()
-    begin, end = work.nested("compiling the network")
+    begin, end = work.interruption("compiling the network")
     work.begin("training step 0")
     assert work.age({}, 0.0) == ("training step 0", 0.0)
     begin()
