@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from persia_cli.engines.job import JobResult
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import assert_same_model, read_rows
 from tests.support.jobs import train
+from tests.support.launched import Launched
 from tests.support.prepared import prepare
+from tests.system.test_kills import CLUSTER, LIMIT_S, MANY, dense_of, kill_all, metrics_of
+from tests.system.test_recovery import rows_of
 
 ITEMS, USERS = 1200, 2500
 """As many users and items, in proportion, as Beauty has; a user has 8.9 items."""
@@ -103,3 +106,21 @@ def test_negatives_neither_create_rows_nor_count_as_uses(
     assert found[0].ids.tolist() == found[1].ids.tolist()
     assert found[0].last_used.tolist() == found[1].last_used.tolist()
     assert (found[0].embedding != found[1].embedding).any()
+
+
+@pytest.mark.slow
+def test_dead_loaders_and_embedding_workers_change_no_bit_of_drawn_negatives(tmp_path: Path) -> None:
+    """Their successors draw again what was drawn before, and take over the ids that the dead had."""
+    more = ("train.steps=200", "train.epochs=10", "checkpoint.every_steps=100")
+    given = words(histories(tmp_path), *SYNC, *more)
+    whole = train(given, tmp_path / "whole")
+    many = [word for word in given if word != "cluster=embedded"]
+    with Launched([*many, *CLUSTER, *MANY, "train.log_every_steps=1"], tmp_path / "run") as job:
+        for number, role in enumerate(("data-loader-1", "embedding-worker-0", "data-loader-0", "embedding-worker-1")):
+            assert kill_all(job, (role,), 20 + 40 * number), job.output[-3000:]
+        code, _ = job.end(within_s=LIMIT_S)
+        assert code == 0, job.output[-3000:]
+    lines = metrics_of(result_of(job.run_dir))
+    assert [line for line in lines if line["split"] != "test"] == metrics_of(whole)
+    assert rows_of(job.run_dir) == rows_of(whole.run_dir)
+    assert dense_of(job.run_dir) == dense_of(whole.run_dir) != {}
