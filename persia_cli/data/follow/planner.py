@@ -114,34 +114,34 @@ class FolderPlanner:
 
     def poll(self, cursor: str | None, most: int) -> Plan:
         """Return the files whose names come after the cursor; see `Planner`."""
-        files = find_files(self._place)
-        names = [relpath(file.path, self._place.path) for file in files]
-        after = 0 if cursor is None else bisect_right(names, cursor)
+        files = {relpath(file.path, self._place.path): file.path for file in find_files(self._place)}
+        fit = [name for name in files if name.lower().endswith(SUFFIXES["parquet"])]
+        after = 0 if cursor is None else bisect_right(fit, cursor)
         if self._known is None:
-            self._known = np.unique(_hashes(map(self._name_of, self._trained())))
-        skipped = self._late(names[:after], cursor)
-        paths = [file.path for file in files[after : after + most]]
-        infos = self._place.filesystem.get_file_info(paths) if paths else []
+            trained = np.unique(_hashes(map(self._name_of, self._trained())))
+            # Nothing is known of a run whose record is lost; all files up to the cursor count as trained.
+            self._known = trained if trained.size or cursor is None else np.unique(_hashes(fit[:after]))
+        skipped = self._late(fit[:after], cursor)
+        unfit = sorted(files.keys() - set(fit))
+        for name in self._unknown(unfit):
+            text = f"{name} in {self._root} is no Parquet file; move it away"
+            skipped.append(passed_over("unfit_file", self._skip, text))
+        new = fit[after : after + most]
+        infos = self._place.filesystem.get_file_info([files[name] for name in new]) if new else []
         found = []
-        for name, info in zip(names[after : after + most], infos, strict=True):
-            if name.lower().endswith(SUFFIXES["parquet"]):
-                arrived = time.time() if info.mtime_ns is None else info.mtime_ns / 1e9
-                found.append(NewFile(self._path_of(name), name, arrived))
-            elif not np.isin(_hashes([name]), self._known):
-                text = f"{name} in {self._root} is no Parquet file; move it away"
-                skipped.append(passed_over("unfit_file", self._skip, text))
-        self._known = np.unique(_hashes(names[: after + most]))
+        for name, info in zip(new, infos, strict=True):
+            arrived = time.time() if info.mtime_ns is None else info.mtime_ns / 1e9
+            found.append(NewFile(self._path_of(name), name, arrived))
+        self._known = np.unique(_hashes([*fit[: after + most], *unfit]))
         return Plan(found, skipped)
 
-    def _late(self, before: Sequence[str], cursor: str | None) -> list[str]:
-        """Return sentences on files that came up to the cursor and are not known; raise DataError unless passed over.
-
-        Nothing is known of a run whose record is lost.
-        """
+    def _unknown(self, names: Sequence[str]) -> list[str]:
         assert self._known is not None
-        if not self._known.size:
-            return []
-        names = [before[at] for at in np.flatnonzero(~np.isin(_hashes(before), self._known)).tolist()]
+        return [names[at] for at in np.flatnonzero(~np.isin(_hashes(names), self._known)).tolist()]
+
+    def _late(self, before: Sequence[str], cursor: str | None) -> list[str]:
+        """Return sentences on files that came up to the cursor and are not known; raise DataError unless passed over."""
+        names = self._unknown(before)
         if not names:
             return []
         more = f" and {count(len(names) - 1, 'more file')}" if len(names) > 1 else ""

@@ -8,10 +8,10 @@ grow, so the order of names is that of arrival over all partitions.
 # Invariants:
 #
 # - The next offset of a partition is the one after its last file, or the recorded one if that is greater: offsets
-#   without a row, and files that were removed, are landed too.
+#   without a row, and files that were removed, are landed too. So is the number of the next file: a reader that goes on
+#   after the last name that it has read misses none.
 # - The record is written after the files: it never has an offset whose message is in no file.
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -37,6 +37,8 @@ class _Positions(msgspec.Struct, forbid_unknown_fields=True):
     cluster: str
     next: dict[int, int]
     """The next offset of each partition."""
+    number: int
+    """That of the next file."""
 
 
 _DECODER = msgspec.json.Decoder(_Positions)
@@ -63,7 +65,7 @@ class LandingFolder:
         self._next: dict[int, int] = {} if record is None else record.next
         names = sorted(path.name for path in folder.iterdir())
         landed = [self._landed(name) for name in names if name.endswith(".parquet") and not name.startswith((".", "_"))]
-        self._number = max((file.number for file in landed), default=-1) + 1
+        self._number = max([0 if record is None else record.number, *(file.number + 1 for file in landed)])
         for file in landed:
             self._next[file.partition] = max(file.last + 1, self._next.get(file.partition, 0))
         self.is_new = self.is_new and not landed
@@ -121,8 +123,8 @@ class LandingFolder:
 
     def record(self) -> None:
         """Record the position of each partition; raises DiskError."""
-        record = {"topic": self._topic, "cluster": self._cluster, "next": dict(sorted(self._next.items()))}
-        write_whole(self._folder / RECORD, json.dumps(record))
+        record = _Positions(self._topic, self._cluster, dict(sorted(self._next.items())), self._number)
+        write_whole(self._folder / RECORD, msgspec.json.encode(record))
 
 
 def _name(file: Landed) -> str:

@@ -123,9 +123,11 @@ def _as_table(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
 
 
 def _as_column(field: Any, values: Sequence[Any]) -> Any:
-    """Return values as an Arrow array; pyarrow would cut 1.5 to an integer and drop unknown keys of an object."""
+    """Return values as an Arrow array; pyarrow would cut 1.5, make 1.0 of true and drop unknown keys."""
     if pa.types.is_uint64(field.type) and all(type(value) in (int, type(None)) for value in values):
         return pa.array(values, field.type)
+    if pa.types.is_floating(field.type) and bool in map(type, values):
+        raise ValueError(f"column {field.name} has true or false here and {field.type} in the files so far")
     found = pa.array(values)
     if found.type == field.type:
         return found

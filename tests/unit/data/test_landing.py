@@ -123,6 +123,8 @@ def test_removed_files_are_not_landed_again(mock: Broker, tmp_path: Path) -> Non
     mock.send(objects(range(10, 12)), partition=1)
     land(mock, tmp_path / "d")
     assert landed(tmp_path / "d") == [10, 11]
+    [file] = (tmp_path / "d").glob("*.parquet")
+    assert file.name == "000000000001-clicks-p1-0-1.parquet", "a reader that follows the names misses nothing"
 
 
 def test_folders_of_other_topics_and_processes_are_refused(mock: Broker, tmp_path: Path) -> None:
@@ -184,6 +186,8 @@ def test_values_are_never_changed_to_fit_a_column() -> None:
     assert json_rows({"a": 2**64 - 1, "c": ["x"]}, schema=large).to_pylist() == [{"a": 2**64 - 1, "c": ["x"]}]
     with pytest.raises(MessageFlawError, match="of another type"):
         json_rows({"a": 1}, {"a": "x"})
+    with pytest.raises(MessageFlawError, match="column a has true or false here"):
+        json_rows({"a": 1.5}, {"a": True})
     with pytest.raises(UserError, match="--columns a:int64"):
         json_rows({"a": None})
 

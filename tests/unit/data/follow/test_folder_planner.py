@@ -69,6 +69,22 @@ def test_a_file_of_another_format_is_no_new_file(tmp_path: Path) -> None:
     lenient = FolderPlanner(str(tmp_path), ["unfit_file"])
     assert [*map(len, lenient.poll(None, 9))] == [1, 1]
     assert not lenient.poll("a.parquet", 9).skipped
+    resumed = FolderPlanner(str(tmp_path), ["unfit_file"], lambda: [str(tmp_path / "a.parquet")])
+    put(tmp_path, "c.parquet")
+    assert names(resumed.poll("a.parquet", 1)) == ["c.parquet"]
+    put(tmp_path, "d.parquet")
+    assert names(resumed.poll("c.parquet", 1)) == ["d.parquet"], "b.csv is no late file"
+
+
+def test_a_late_file_is_found_where_all_trained_files_are_removed(tmp_path: Path) -> None:
+    put(tmp_path, "b.parquet")
+    planner = FolderPlanner(str(tmp_path))
+    planner.poll(None, 9)
+    (tmp_path / "b.parquet").unlink()
+    assert names(planner.poll("b.parquet", 9)) == []
+    put(tmp_path, "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet in .* came after b\.parquet"):
+        planner.poll("b.parquet", 9)
 
 
 def test_files_in_a_store_have_uris(tmp_path: Path) -> None:
