@@ -140,7 +140,7 @@ class FolderPlanner:
         return [names[at] for at in np.flatnonzero(~np.isin(_hashes(names), self._known)).tolist()]
 
     def _late(self, before: Sequence[str], cursor: str | None) -> list[str]:
-        """Return sentences on files that came up to the cursor and are not known; raise DataError unless passed over."""
+        """Return sentences on unknown files up to the cursor; raise DataError unless they are passed over."""
         names = self._unknown(before)
         if not names:
             return []

@@ -178,13 +178,13 @@ class DeltaGrowth:
 
     def _after(self, cursor: str | None, most: int, on_trap: OnTrap) -> list[Grown]:
         found: list[Grown] = []
-        filesystem, log = delta.log_of(self._path)
-        commits, latest = self._versions(filesystem, log)
         if cursor is None:
-            table = delta.open_delta(self._path)
-            position = Position(table.version(), 0, 1, True)
+            position = Position(delta.open_delta(self._path).version(), 0, 1, True)
         else:
             position = position_of(cursor)
+        filesystem, log = delta.log_of(self._path)
+        # After the table is opened, so that no version of it is newer than these.
+        commits, latest = self._versions(filesystem, log)
         if latest < position.number:
             raise DataError(
                 f"dataset.path={self._path} is at version {latest}, and was at {position.number} before: it was made "
