@@ -77,8 +77,14 @@ class WorkQueue:
         """Assign no step of portions before this one again; loaders, who report it later, may have forgotten them."""
         if self._state.portions is None:
             return
-        for steps in (self._returned[TRAIN], *(self._unfinished[key] for key in self._unfinished if key[1] == TRAIN)):
+        waiting = list(self._portions)
+        for steps in (
+            waiting,
+            self._returned[TRAIN],
+            *(self._unfinished[key] for key in self._unfinished if key[1] == TRAIN),
+        ):
             steps[:] = [(max(first, step), last) for first, last in steps if last > step]
+        self._portions = deque(waiting)
 
     def take_back(self, name: str) -> int:
         """Assign the unfinished steps of a dead data loader again; return their number."""
