@@ -61,7 +61,10 @@ def settled(run: Run, facts: "DatasetFacts | None") -> Run:
 
 
 def settled_as(run: Run, saved: Run) -> Run:
-    """Return the run with the values of the `saved` run, which it continues, in place of `auto` and of a base rate."""
+    """Return the run with the values of the `saved` run, which it continues, in place of `auto` and of a base rate.
+
+    Raise ConfigError if they and the run's other settings exclude each other.
+    """
 
     def rate(optimizer: Optimizer, table: str | None) -> AUTO | float:
         optimizer_of_table = saved.embedding.tables[table].optimizer if table in saved.embedding.tables else None
@@ -72,7 +75,8 @@ def settled_as(run: Run, saved: Run) -> Run:
     values = {"dropout": getattr(saved.model, "dropout", "auto")} if getattr(model, "dropout", 0) == "auto" else {}
     if model.output_bias == "base_rate" and isinstance(saved.model.output_bias, tuple):
         values["output_bias"] = saved.model.output_bias
-    return changed.model_copy(update={"model": model.model_copy(update=values)})
+    changed = changed.model_copy(update={"model": model.model_copy(update=values)})
+    return run if changed == run else _checked(changed)
 
 
 def _with_batch_size(run: Run, size: int) -> Run:

@@ -8,7 +8,7 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import plan_job
-from persia_cli.plan.settled import settled
+from persia_cli.plan.settled import settled, settled_as
 from tests.support.runs import SGD, make_facts, make_run
 
 SMALL, LARGE = 999_999, 1_000_000
@@ -43,6 +43,14 @@ def planned_again(run: Run) -> Run:
 def test_few_rows_have_small_batches(rows: int, batch: int, ranks: int, parts: int) -> None:
     train = {"batch_size": "auto", "accumulate": parts}
     assert planned(rows, train=train, cluster={"kind": "local", "nn_workers": ranks}).train.batch_size == batch
+
+
+def test_a_saved_batch_that_ranks_cannot_share_is_refused() -> None:
+    saved = planned(cluster={"kind": "local", "nn_workers": 2})
+    continued = make_run(**OPEN | {"cluster": {"kind": "local", "nn_workers": 2}})
+    assert settled_as(continued, saved).train.batch_size == 256
+    with pytest.raises(ConfigError, match=r"train\.batch_size=256 is not a multiple of cluster\.nn_workers=3"):
+        settled_as(make_run(**OPEN | {"cluster": {"kind": "local", "nn_workers": 3}}), saved)
 
 
 def test_rows_of_tables_have_the_rate_of_their_optimizer() -> None:
