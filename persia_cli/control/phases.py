@@ -49,7 +49,7 @@ class StepAgreement:
         return max(self.answers.values()) if self.answers.keys() == self.ranks else None
 
 
-PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "idle", "done"]
+PhaseKind = Literal["training", "evaluating", "predicting", "saving", "idle", "done"]
 
 
 Trigger = Literal["steps", "minutes", "request", "signal", "best", "end", "publish"]
@@ -64,8 +64,8 @@ class Phase:
     """A part of the job between two drains.
 
     `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
-    split over the whole job. Of a saving phase, `last` is the step that is saved; of a paused or an idle one, the step
-    before which it waits. `last` becomes less if the phase is cut short.
+    split over the whole job. Of a saving phase, `last` is the step that is saved; of an idle one, the step before
+    which it waits. `last` becomes less if the phase is cut short.
     """
 
     kind: PhaseKind
@@ -240,13 +240,13 @@ def _trigger(every: bool, improved: bool, at_end: bool, requests: PendingRequest
 
 
 def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
-    """Split training into parts of at most `steps` steps, each after a paused phase, which the driver ends."""
+    """Split training into parts of at most `steps` steps, each after an idle phase, which the driver ends."""
     for phase in phases:
         if phase.kind != "training":
             yield phase
             continue
         for first in range(phase.first, phase.last, steps):
-            pause = Phase("paused", last=first)
+            pause = Phase("idle", last=first)
             turn = Phase("training", first, min(first + steps, phase.last), reductions=phase.reductions)
             yield pause
             if pause.is_cut:
@@ -380,13 +380,8 @@ class PhaseMachine:
         """True if the phase is, or was, cut short; for the last phase, if the job ends before its planned end."""
         return self.current is not None and self.current.is_cut
 
-    def skip(self) -> None:
-        """Cut a pause short, for the participants that have not ended it yet."""
-        if self.current is not None and self.current.kind == "paused":
-            self.current.is_cut = True
-            self.waiting.clear()
-
     def wake(self) -> None:
         """End the phase of a job that is idle, since there is a portion to train, or a request."""
         if self.current is not None and self.current.kind == "idle":
+            self.current.is_cut = True
             self.waiting.clear()

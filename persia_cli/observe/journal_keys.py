@@ -84,9 +84,9 @@ EVENT_KINDS: dict[str, Event] = {
     "ready": Event(("parameters", "replicas"), "all replicas are ready: their names, processes and hosts"),
     "phase": Event(
         PHASE_KEYS,
-        "a phase starts: `training`, `evaluating`, `predicting`, `saving`, `paused` (in benchmarks), `idle` "
-        "(no new files) or `done`; or the "
-        "job `failed` (`error`, `exit_code`) or was `stopped` (`signal`, `replica`, `text`)",
+        "a phase starts: `training`, `evaluating`, `predicting`, `saving`, `idle` (no new files, or a pause of "
+        "a benchmark) or `done`; or the job "
+        "`failed` (`error`, `exit_code`) or was `stopped` (`signal`, `replica`, `text`)",
     ),
     "ending": Event(("signal", "replica", "grace_s"), "a signal arrived: the model is saved, then the job ends"),
     "note": Event(("text",), "a message for the user, once per cause"),

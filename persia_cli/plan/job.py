@@ -68,7 +68,7 @@ class Benchmark:
     """The requests of a benchmark to a job; production code has no other special behaviour for benchmarks."""
 
     turn_steps: int
-    """Training pauses before each so many steps, in the phase `paused`, until the driver continues it."""
+    """Training pauses before each so many steps, in the phase `idle`, until the driver continues it."""
     ring: int
     """Loaders repeat the first so many training batches from memory; 0: they read files as usual."""
 
@@ -410,8 +410,7 @@ def job_phases(
         "evaluating": ranks,
         "predicting": ranks,
         "saving": servers | {"nn-worker-0"},
-        "paused": frozenset({f"{DRIVER}-0"}),
-        "idle": frozenset({f"{COORDINATOR}-0"}),
+        "idle": frozenset({f"{DRIVER if job.benchmark else COORDINATOR}-0"}),
         "done": everyone,
     }
     return PhaseMachine(phases, taking_part)

@@ -151,7 +151,6 @@ class Saves:
         state.events.write(event="ending", signal=signal, replica=replica, grace_s=self._limits.grace_s)
         state.requests.end = True
         self._cut()
-        state.phases.skip()
         state.phases.wake()
 
     def on_unreadable(self, peer: Peer, message: Unreadable) -> None:

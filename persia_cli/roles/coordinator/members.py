@@ -245,7 +245,7 @@ class JobMembers:
             if member.ready and (member.killed_s is None or now - member.killed_s > limits.silence_timeout_s):
                 return self._silence_error(member)
         still_s = self._state.stall.still_s(now)
-        if phase.kind in ("paused", "idle") or still_s <= STILL_TIMES * limits.silence_timeout_s:
+        if phase.kind == "idle" or still_s <= STILL_TIMES * limits.silence_timeout_s:
             return None
         return (
             f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "

@@ -142,7 +142,7 @@ class Phases:
                 self._work.evaluate(phase.first, phase.last)
                 steps = EvaluateSteps if phase.kind == "evaluating" else PredictSteps
                 return steps(phase.first, phase.last)
-            case "paused" | "idle":
+            case "idle":
                 return Pause(phase.last)
             case _:
                 return Stop(is_resumable=phase.is_cut)

@@ -100,12 +100,12 @@ def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
 def test_alternating_adds_a_pause_before_each_turn_and_nothing_else() -> None:
     phases = list(in_turns(schedule(7, 2, eval_every=5, save_at_end=True), 3))
     assert phases == [
-        Phase("paused", last=0),
+        Phase("idle", last=0),
         Phase("training", 0, 3),
-        Phase("paused", last=3),
+        Phase("idle", last=3),
         Phase("training", 3, 5),
         Phase("evaluating", 0, 2),
-        Phase("paused", last=5),
+        Phase("idle", last=5),
         Phase("training", 5, 7),
         Phase("saving", last=7, evaluation_due=True),
         Phase("evaluating", 2, 4),
