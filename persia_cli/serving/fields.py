@@ -21,7 +21,7 @@ from persia_cli.data.read.arrow_types import class_of, is_list
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.csv_files import numbers_of, without_markers
 from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
-from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, wrong_moments
+from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, elements_in, wrong_moments
 from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.lists import with_values
 from persia_cli.data.read.times import described, example_of
@@ -265,7 +265,7 @@ class RequestFields(Node):
         else:
             ids = [_repeated(feature_ids, size) for feature_ids in ids]
         return assemble(
-            dense=self._dense_block(computed, ids, size),
+            dense=self._dense_block(computed, size),
             labels=np.empty((size, 0), np.float32),
             weights=None,
             ids=[feature_ids.values for feature_ids in ids],
@@ -312,17 +312,14 @@ class RequestFields(Node):
         """Return the declarations of the computed columns."""
         return {column: declaration for declaration in self.raw for column in declaration.columns}
 
-    def _dense_block(self, computed: ComputedColumns, ids: Sequence[Ids], size: int) -> NDArray[np.float32]:
-        """Return the dense inputs of all samples, finite, float32 [size, inputs]; `ids` are those of each feature."""
+    def _dense_block(self, computed: ComputedColumns, size: int) -> NDArray[np.float32]:
+        """Return the dense inputs of all samples, finite, float32 [size, inputs]."""
         block = np.empty((size, self.dense_inputs), np.float32)
         for takes_plain in (True, False):
             at = 0
             for feature in self.dense:
                 if feature.times_of is not None:
-                    [(of, elements)] = [
-                        pair for pair in zip(self.sparse, ids, strict=True) if pair[0].name == feature.times_of
-                    ]
-                    block[:, at : at + feature.inputs] = self._gaps(feature, computed, of, elements)
+                    block[:, at : at + feature.inputs] = self._gaps(feature, computed, size)
                     at += feature.inputs
                     continue
                 column = computed.column(feature.name)
@@ -339,19 +336,18 @@ class RequestFields(Node):
                 break  # else a value has to be filled, or named in an error
         return block
 
-    def _gaps(
-        self, feature: DenseFeature, computed: ComputedColumns, of: SparseFeature, elements: Ids
-    ) -> NDArray[np.float32]:
-        """Return the inputs of times of lists, whose elements are the ids of a feature `of`."""
+    def _gaps(self, feature: DenseFeature, computed: ComputedColumns, size: int) -> NDArray[np.float32]:
+        """Return the inputs of the times of a list in `size` samples."""
         lists = arrow_column(computed.column(feature.name), feature.name, True)
         asked = arrow_column(computed.column(str(feature.until)), str(feature.until))
         for name, column in ((feature.name, lists), (str(feature.until), asked)):
             if (wrong := wrong_moments(feature, name, column.type)) is not None:
                 raise DataError(f"{WHERE}: field {wrong}")
         moments = decode_moments(lists, asked, feature, WHERE, None, f"give {described(feature.format)}")
-        size = 1 if elements.offsets is None else elements.offsets.size - 1
         repeated = ListTimes(_repeated(moments.lists, size), _repeated(Ids(moments.asked, None), size).values)
-        return checked_gaps(repeated, feature, of, elements, WHERE, None)
+        [of] = [each.column_name for each in self.sparse if each.name == feature.times_of]
+        elements = elements_in(arrow_column(computed.column(of), of, True))
+        return checked_gaps(repeated, feature, np.broadcast_to(elements, size), WHERE, None)
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
         try:

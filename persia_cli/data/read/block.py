@@ -24,7 +24,7 @@ from persia_cli.data.read.decode import (
     join_ids,
     take_ids,
 )
-from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, gaps
+from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, elements_in, gaps
 from persia_cli.data.read.histories import Histories
 from persia_cli.data.read.slices import RowPiece
 from persia_cli.metric import Link
@@ -282,8 +282,10 @@ def _decode_piece(
         if dataset.history_of_times(feature) is None:
             if feature.times_of is not None:
                 moments = decode_moments(table.column(feature.name), table.column(feature.until), feature, piece, rows)
-                [(of, elements)] = [pair for pair in zip(sparse, ids, strict=True) if pair[0].name == feature.times_of]
-                values = checked_gaps(moments, feature, of, elements, piece, rows)
+                [of] = [each for each in sparse if each.name == feature.times_of]
+                elements = elements_in(table.column(of.column_name))
+                elements = elements if rows is None else elements[rows]
+                values = checked_gaps(moments, feature, elements, piece, rows)
                 into.dense[:, first : first + feature.inputs] = values
             first += feature.inputs
     return ids, counts

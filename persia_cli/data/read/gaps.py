@@ -8,6 +8,8 @@ from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
@@ -66,26 +68,29 @@ def decode_moments(
     return ListTimes(found, decode_ids(asked, of_samples, False, where, rows, Counter(), remedy).values)
 
 
+def elements_in(column: Any) -> NDArray[np.int64]:
+    """Return the number of elements that each row of a chunked array of lists, or of single ids, has, int64 [n]."""
+    if not is_list(plain := plain_type(column.type)):
+        return np.ones(len(column), np.int64)
+    lists = column.cast(plain) if pa.types.is_dictionary(column.type) else column
+    return np.asarray(pc.list_value_length(lists).fill_null(0), np.int64)
+
+
 def checked_gaps(
-    moments: ListTimes, feature: DenseFeature, of: SparseFeature, elements: Ids, where: object, rows: Rows
+    moments: ListTimes, feature: DenseFeature, elements: NDArray[np.int64], where: object, rows: Rows
 ) -> NDArray[np.float32]:
     """Return `gaps`; raise DataError for a sample without a time for each of its elements, in ascending order.
 
-    `elements` are the ids of the feature `of`, whose lists may have been cut.
+    `elements` has their number in each sample, also of those that a longer list loses.
     """
     bounds = moments.lists.offsets
     assert bounds is not None
-    assert of.max_length is not None
     lengths = np.diff(bounds)
-    counts = np.ones_like(lengths) if elements.offsets is None else np.diff(elements.offsets)
     found = gaps(moments, feature)
     null = np.append(0, np.cumsum(moments.lists.values == np.uint64(NULL_ID)))
     unknown = (moments.asked == np.uint64(NULL_ID)) & (lengths > 0)
     for wrong, what in (
-        (
-            np.minimum(lengths, of.max_length) != counts,
-            f"has another number of times than {feature.times_of} has elements",
-        ),
+        (lengths != elements, f"has another number of times than {feature.times_of} has elements"),
         (null[bounds[1:]] > null[bounds[:-1]], "has a missing time"),
         (unknown, f"has times, and {feature.until} has none"),
         ((found < 0).any(axis=1), f"does not ascend up to {feature.until}"),

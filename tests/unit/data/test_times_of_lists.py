@@ -115,6 +115,10 @@ def test_gaps_from_events_are_those_of_ready_lists_and_of_their_definition(tmp_p
     ("changed", "text"),
     [
         ({"watched.ts": [[1], [2, 3]]}, "watched.ts has another number of times than watched.movie has"),
+        (
+            {"watched.movie": [[1, 2], [1] * 9], "watched.ts": [[1, 2], [2] * 8]},
+            "watched.ts has another number of times than watched.movie has elements in row 1",
+        ),
         ({"watched.ts": [[1, 2], [2, None]]}, "watched.ts has a missing time in row 1"),
         ({"watched.ts": [[2, 1], [2, 3]]}, "watched.ts does not ascend up to ts in row 0"),
         ({"ts": [9, 2]}, "watched.ts does not ascend up to ts in row 1"),
@@ -154,6 +158,7 @@ def test_settings_that_are_no_times_of_a_list_are_refused(dense: dict[str, Any],
     ("changed", "text"),
     [
         ({"watched.ts": [["2024-01-01"]]}, "watched.ts has another number of times than watched.movie has"),
+        ({"watched.movie": [[1] * 9], "watched.ts": [["2024-01-01"] * 8]}, "has another number of times than watched."),
         ({"watched.ts": [[1, 2]]}, "field watched.ts holds integers, but each time of watched.movie is a date or time"),
         ({"ts": [17]}, "field ts holds integers, but each time of watched.movie is a date or time such as"),
         ({"ts": ["2023-01-01"]}, "watched.ts does not ascend up to ts in sample 0"),
