@@ -45,7 +45,7 @@ Told = Callable[..., list[str]]
         ("embedding.tables={a: {share: 0.7}, b: {share: 0.6}}", "embedding.tables.a.share + embedding.tables.b.share"),
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack"),
         ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, dlrm, dcn_v2, "),
-        ("train=5", "train=5: expected keys (batch_size, accumulate, epochs, steps, threads,"),
+        ("train=5", "train=5: expected keys (batch_size, accumulate, epochs, steps, until,"),
         ("name=a b", "name=a b: expected only letters, digits, '.', '_' and '-', since the name is used for a folder"),
         ("mode.staleness=0", "mode.staleness=0: expected a whole number of at least 1 and at most 1024"),
         ("~model", "model: needs keys with kind: ffnn, dlrm, dcn_v2, "),
