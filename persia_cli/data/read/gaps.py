@@ -69,11 +69,14 @@ def decode_moments(
 
 
 def elements_in(column: Any) -> NDArray[np.int64]:
-    """Return the number of elements that each row of a chunked array of lists, or of single ids, has, int64 [n]."""
+    """Return the number of elements in each row of a chunked array of lists, or of single ids, int64 [n].
+
+    A null list is one missing id, as `decode_ids` reads it.
+    """
     if not is_list(plain := plain_type(column.type)):
         return np.ones(len(column), np.int64)
     lists = column.cast(plain) if pa.types.is_dictionary(column.type) else column
-    return np.asarray(pc.list_value_length(lists).fill_null(0), np.int64)
+    return np.asarray(pc.list_value_length(lists).fill_null(1), np.int64)
 
 
 def checked_gaps(

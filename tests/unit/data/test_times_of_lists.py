@@ -120,6 +120,7 @@ def test_gaps_from_events_are_those_of_ready_lists_and_of_their_definition(tmp_p
             "watched.ts has another number of times than watched.movie has elements in row 1",
         ),
         ({"watched.ts": [[1, 2], [2, None]]}, "watched.ts has a missing time in row 1"),
+        ({"watched.movie": [[1, 2], None], "watched.ts": [[1, 2], None]}, "watched.ts has a missing time in row 1"),
         ({"watched.ts": [[2, 1], [2, 3]]}, "watched.ts does not ascend up to ts in row 0"),
         ({"ts": [9, 2]}, "watched.ts does not ascend up to ts in row 1"),
         ({"ts": [9, None]}, "watched.ts has times, and ts has none in row 1"),
