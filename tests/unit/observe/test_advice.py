@@ -1,11 +1,14 @@
 """The end of a training names the one setting that would help, by its curves."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
-from persia_cli.observe.advice import DROPOUT, advice
+from persia_cli.observe.advice import DROPOUT, advice, giveaway
+from tests.support.growing import following, put
 from tests.support.runs import make_run
 
 ROWS = 10_000
@@ -115,3 +118,9 @@ def test_worse_probabilities_alone_are_no_reason() -> None:
         for line in curves(FALLING[:4], [0.740, 0.741, 0.741, 0.741])
     ]
     assert "dropout" not in (advice(run, 400, ROWS, lines) or "")
+
+
+def test_nothing_gives_a_label_away_where_no_samples_are_set_aside(tmp_path: Path) -> None:
+    put(tmp_path / "data", 0)
+    run = compose_run(following(tmp_path / "data"))
+    assert giveaway(run, {"auc": 1.0}) is None
