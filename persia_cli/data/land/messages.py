@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import pyarrow as pa
 
-from persia_cli.errors import UserError, one_line
+from persia_cli.errors import UserError, count, one_line
 
 Form = Literal["json", "arrow"]
 
@@ -68,6 +68,11 @@ class JsonMessages:
                     for name, value in row.items():
                         _require_same_kind(name, value, names[name], first + place)
                 raise UserError(f"the messages have columns of several types: {one_line(error)}") from error
+        if not found.names:
+            raise UserError(
+                f"the first {count(len(messages), 'message')} have no column; give the columns, such as "
+                "--columns user:int64"
+            )
         for field in found:
             if _has_null_type(field.type):
                 raise UserError(

@@ -190,6 +190,8 @@ def test_values_are_never_changed_to_fit_a_column() -> None:
         json_rows({"a": 1.5}, {"a": True})
     with pytest.raises(UserError, match="--columns a:int64"):
         json_rows({"a": None})
+    with pytest.raises(UserError, match="have no column"):
+        json_rows({}, {})
 
 
 @pytest.mark.parametrize(
