@@ -60,13 +60,24 @@ class Histories(NamedTuple):
 
 
 def without_ready(dataset: ParquetDataset, schemas: Sequence[Any]) -> ParquetDataset:
-    """Return the data set without the histories whose lists its files hold, as a log of served requests does."""
-    there = frozenset.intersection(*(frozenset(schema.names) for schema in schemas)) if schemas else frozenset[str]()
-    left = {
-        name: history
-        for name, history in dataset.histories.items()
-        if not (columns := _columns(dataset, name)) or not columns <= there
-    }
+    """Return the data set without the histories whose lists its files hold, as a log of served requests does.
+
+    Raises DataError if not all files hold all columns of these lists.
+    """
+    names = [frozenset(schema.names) for schema in schemas]
+    left = {}
+    for name, history in dataset.histories.items():
+        columns = _columns(dataset, name)
+        held = sorted(columns.intersection(*names) if names else ())
+        some = sorted(columns.intersection(frozenset().union(*names)))
+        if some and len(held) < len(columns):
+            lacking = min(columns.difference(held))
+            raise DataError(
+                f"dataset.histories.{name}: the files of dataset.path have lists in {some[0]}, and some files or all "
+                f"have no {lacking}; add this column, or take {some[0]} out to read the lists from events"
+            )
+        if not columns or not held:
+            left[name] = history
     samples = dataset.samples if dataset.samples and dataset.samples.of in left else None
     return dataset.model_copy(update={"histories": left, "samples": samples})
 

@@ -127,7 +127,7 @@ def test_gaps_from_events_are_those_of_ready_lists_and_of_their_definition(tmp_p
         ({"watched.ts": [1, 2]}, "column watched.ts holds one value for each sample, but"),
         ({"watched.ts": [["2024-01-01", "2024-01-01"]] * 2}, "column watched.ts holds strings, but each time"),
         ({"ts": [1.5, 2.0]}, "column ts holds numbers with a fraction, but each time of watched.movie is an integer"),
-        ({"watched.ts": None}, "there is no column user"),
+        ({"watched.ts": None}, "have lists in watched.movie, and some files or all have no watched.ts"),
     ],
 )  # fmt: skip
 def test_times_of_another_kind_or_number_are_refused(tmp_path: Path, changed: dict[str, Any], text: str) -> None:
