@@ -9,7 +9,7 @@ from persia_cli.commands.options import examples
 
 EXAMPLES = examples(
     "persia publish runs/shop-20261121-081500                       # what the job had no time to publish",
-    "persia publish runs/shop-20261121-081500 --to published/other  # to another folder",
+    "persia publish runs/shop-20261121-081500 --to published/moved  # to its folder, which has been moved",
 )
 
 
@@ -17,7 +17,9 @@ def publish(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="DIR", help="The folder of versions.", show_default="publish.to of the run"),
+        typer.Option(
+            "--to", metavar="DIR", help="The present place of its versions.", show_default="publish.to of the run"
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until standard input ends, as next to a job.", hidden=True)

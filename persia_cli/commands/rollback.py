@@ -26,14 +26,15 @@ def rollback(
     """
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import UserError
-    from persia_cli.publish.version import chain_of, read_current, versions_of, write_current
+    from persia_cli.publish.version import chain_of, choosing, read_current, versions_of, write_current
 
     before = read_current(folder)
     if version != NEWEST and not (version.isascii() and version.isdigit()):
         raise UserError(f"{version} is no version; give its number, or {NEWEST}")
-    number = max(versions_of(folder), default=0) if version == NEWEST else int(version)
-    chosen = chain_of(folder, number)[-1]
-    write_current(folder, number, pinned=version != NEWEST)
+    with choosing(folder):
+        number = max(versions_of(folder), default=0) if version == NEWEST else int(version)
+        chosen = chain_of(folder, number)[-1]
+        write_current(folder, number, pinned=version != NEWEST)
     labelled(err(), "version", f"{before.version} → {number}, step {chosen.step:,}")
     if version != NEWEST:
         labelled(err(), "pinned", f"until persia rollback {folder} {NEWEST}")

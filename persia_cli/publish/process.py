@@ -31,7 +31,7 @@ def publish_run(run_dir: Path, to: Path | None, follows: bool) -> int:
         if run.publish is None:
             raise UserError(f"{run_dir} makes no cuts to publish; train it with publish.to=DIR")
         to = Path(run.publish.to)
-    with closing(Publisher(run_dir.absolute(), run, to.absolute())) as publisher:
+    with closing(Publisher(run_dir.absolute(), run, to.absolute(), follows)) as publisher:
         return _follow(publisher) if follows else publisher.publish_waiting()
 
 

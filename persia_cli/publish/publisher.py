@@ -38,6 +38,7 @@ from persia_cli.publish.version import (
     VersionFile,
     VersionTable,
     chain_of,
+    choosing,
     file_of,
     last_version,
     read_current,
@@ -58,9 +59,12 @@ log = logging.getLogger(__name__)
 class Publisher:
     """Publishes the cuts of one run to one folder; no other process does."""
 
-    def __init__(self, run_dir: Path, run: Run, folder: Path) -> None:
-        """Continue after the last version in the folder; raises UserError, CheckpointError, DiskError."""
-        self._run_dir, self._run, self._folder = run_dir, run, folder
+    def __init__(self, run_dir: Path, run: Run, folder: Path, follows: bool) -> None:
+        """Continue after the last version in the folder; raises UserError, CheckpointError, DiskError.
+
+        A publisher that `follows` a job removes a cut that cannot be published: the job makes one of the whole model.
+        """
+        self._run_dir, self._run, self._folder, self._follows = run_dir, run, folder, follows
         self._last: Version | None = None
         self._state: _PublishedModel | None = None
         """The model of the last version; None if it must be read."""
@@ -113,12 +117,12 @@ class Publisher:
                 return False
             if cut.facts.since == last.step:
                 return True
+        text = f"{self._folder} does not have the version before {cut.folder.name} of {self._run_dir}; "
+        if not self._follows:
+            raise CheckpointError(f"{text}publish to the folder that has it, or resume the run: it begins with a base")
         (cut.folder.parent / WHOLE).touch()
         shutil.rmtree(cut.folder)
-        raise CheckpointError(
-            f"{self._folder} does not have the version before {cut.folder.name} of {self._run_dir}; the next version "
-            "is the whole model"
-        )
+        raise CheckpointError(f"{text}the next version is the whole model")
 
     def _publish(self, cut: Cut) -> None:
         number = self._last.version + 1 if self._last else 1
@@ -133,12 +137,13 @@ class Publisher:
         log.info("version %d: step %d", number, version.step)
 
     def _make_current(self, number: int) -> None:
-        try:
-            if read_current(self._folder).pinned:
-                return
-        except UserError:
-            pass  # there is none yet, or it is damaged
-        write_current(self._folder, number)
+        with choosing(self._folder):
+            try:
+                if read_current(self._folder).pinned:
+                    return
+            except UserError:
+                pass  # there is none yet, or it is damaged
+            write_current(self._folder, number)
 
     def _write_base(self, cut: Cut, number: int) -> Version:
         """Write a whole model."""

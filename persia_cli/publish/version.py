@@ -9,22 +9,28 @@ never changes. So a folder with a `version.json` is complete, unless a disk or a
 """
 
 import hashlib
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
+from persia_cli.disk import claim, writing
 from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.locations import put
 
 FORMAT_VERSION = 1
-VERSION, CURRENT = "version.json", "current.json"
+VERSION, CURRENT, LOCK = "version.json", "current.json", "current.lock"
 FOLDER = re.compile(r"(base|delta)-(\d{8,})")
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+CLAIMS = 50
+"""Number of attempts to lock the file, each of CLAIM_S: slow disks take seconds to replace `current.json`."""
 _CHUNK = 2**22
 
 
@@ -108,6 +114,19 @@ def read_current(folder: Path) -> Current:
     """Return the version to serve; raises UserError if the folder has none, CheckpointError."""
     current: Current = _read(folder / CURRENT, _CURRENT, f"{folder} has no published model")
     return current
+
+
+@contextmanager
+def choosing(folder: Path) -> Iterator[None]:
+    """Let no other process choose the version to serve meanwhile; raises DiskError, UserError if one does not end."""
+    with writing(folder):
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if not any(claim(lock) for _ in range(CLAIMS)):
+            raise UserError(f"another process chooses the version of {folder}; try again")
+        yield
+    finally:
+        os.close(lock)
 
 
 def write_current(folder: Path, version: int, pinned: bool = False) -> None:

@@ -19,7 +19,7 @@ from persia_cli.kernels.table.old_rows import Listed, OldRows
 from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
+from persia_cli.store.row_store import Floats, Keys, LeftKeys, RowStore, Tables
 
 PORTION_BYTES = 2**22
 """Approximate size of a portion, which takes about two milliseconds to copy; at least one partition."""
@@ -198,6 +198,9 @@ def _listing(size: int) -> Listed:
     )  # fmt: skip
 
 
+NONE_LEFT: LeftKeys = np.empty(0, np.uint64), np.empty(0, np.uint16)
+
+
 class ShardSnapshot:
     """The snapshots of all row stores of a shard, begun at the same moment and taken one after the other."""
 
@@ -207,9 +210,10 @@ class ShardSnapshot:
         """Begin it; `look_ups` are the numbers of each group's look-ups so far.
 
         `cells` and `since` are as in `StoreSnapshot`. With `since`, keys that have left since the last such snapshot
-        are in `left`.
+        are in `left`; with 0, the snapshot has all rows, and none have to be named.
         """
-        self.left = [] if since is None else [store.take_left() for store in stores]
+        left = [] if since is None else [store.take_left() for store in stores]
+        self.left = left if since else [NONE_LEFT for _ in left]
         """The keys that have left each store."""
         self._snapshots = [StoreSnapshot(store, since, cells) for store in stores]
         self.cold: list[Sequence[CutSegment]] = [() if store.cold is None else store.cold.cut() for store in stores]

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -12,15 +14,18 @@ import pytest
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
+from persia_cli.config.record import CONFIG, read_run
 from persia_cli.disk import claim
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.main import app
 from persia_cli.publish.process import publish_run
+from persia_cli.publish.publisher import Publisher
 from persia_cli.publish.rows import base_rows, path_of, rows_in
 from persia_cli.publish.version import (
     CURRENT,
     VERSION,
     chain_of,
+    choosing,
     read_current,
     require_files,
     versions_of,
@@ -155,12 +160,20 @@ def test_a_killed_publisher_loses_no_delta_and_applies_none_twice(
 
 
 def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tmp_path: Path) -> None:
+    """Without a job that grants it, the cuts after that stay."""
     shutil.copytree(waiting, tmp_path / "run")
     cuts = cuts_of(starts_of(tmp_path / "run")[-1])
     shutil.rmtree(cuts[1])
-    with pytest.raises(CheckpointError, match="whole model"):
+    with pytest.raises(CheckpointError, match="resume the run"):
         publish_run(tmp_path / "run", tmp_path / "out", follows=False)
     assert list(versions_of(tmp_path / "out")) == [1]
+    assert cuts_of(cuts[0].parent) == cuts[2:]
+    run = read_run(tmp_path / "run" / CONFIG)
+    with (
+        closing(Publisher(tmp_path / "run", run, tmp_path / "out", follows=True)) as publisher,
+        pytest.raises(CheckpointError, match="whole model"),
+    ):
+        publisher.publish_waiting()
     assert (cuts[0].parent / WHOLE).exists()
 
 
@@ -174,6 +187,21 @@ def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path
     with pytest.raises(UserError, match="versions of the run run"):
         publish_run(tmp_path / "other", tmp_path / "out", follows=False)
     assert (tmp_path / "out" / f"base-{1:08d}" / VERSION).is_file()
+
+
+def test_a_rollback_while_a_version_becomes_current_stays(published: tuple[Path, Path], tmp_path: Path) -> None:
+    """The publisher has read that nothing is pinned, and replaces the file after that."""
+    out = tmp_path / "out"
+    shutil.copytree(published[1], out)
+    done = []
+    command = threading.Thread(target=lambda: done.append(CliRunner().invoke(app, ["rollback", str(out), "1"])))
+    with choosing(out):
+        command.start()
+        command.join(0.1)
+        write_current(out, 2)
+    command.join(LIMIT_S)
+    assert done[0].exit_code == 0, done[0].output
+    assert (read_current(out).version, read_current(out).pinned) == (1, True)
 
 
 @pytest.mark.slow
