@@ -386,6 +386,8 @@ def is_absent(dataset: ParquetDataset) -> bool:
 
 def no_parquet(file: DataFile, error: Exception) -> str:
     """Return a sentence on a file that cannot be read as Parquet."""
+    if isinstance(error, FileNotFoundError):
+        return "the file does not exist any more; restore it, or read a later snapshot, if it is of a table"
     remedy = "prepare it again" if format_of(file.path) else "if it is text, set dataset.format=csv (or jsonl)"
     return f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
 

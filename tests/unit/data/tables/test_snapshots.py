@@ -92,6 +92,9 @@ def test_later_versions_do_not_change_what_a_path_with_a_version_means(tmp_path:
     DeltaTable(place).optimize.compact()
     assert paths(pinned) == before
     assert len(paths(f"delta:{place}")) == 1
+    DeltaTable(place).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(DataError, match="does not exist any more"):
+        scan(dataset(pinned))
 
 
 def test_the_order_of_arrival_is_that_of_the_snapshots(catalog: Any) -> None:
