@@ -168,6 +168,7 @@ def test_deaths_of_follower_and_workers_lose_no_version(tmp_path: Path) -> None:
             poll_for(is_served, READY_S, "the version is served")
             answer = json.loads(server.ask("POST", INFER, BODY).body)
             assert answer["outputs"][0]["data"] == followed.offline[str(followed.publication.version)]
+        assert "before it was ready" not in server.log.read_text()
         damaged = followed.publication.folder / "delta-00000004" / "rows" / "0.parquet"
         os.truncate(damaged, 10)
     # A server that starts with a damaged version serves the one before.

@@ -136,12 +136,12 @@ class _FollowerProcess:
             return
         self._process.join(LATE_S)
         self.kill()
-        error = _failed("follower", self._process, failure)
         if not self.is_ready:
-            raise error
+            raise _failed("follower", self._process, failure)
+        why = failure.sentence if failure is not None else f"it {_end_of(self._process)}"
         self._process, self._wait_s = None, min(LONGEST_WAIT_S, 2 * self._wait_s or 1.0)
         self._not_before = time.monotonic() + self._wait_s
-        log.warning("the follower has ended and is started again: %s; workers serve on what they have", error)
+        log.warning("the follower has ended and is started again: %s; workers serve on what they have", why)
 
     def kill(self) -> None:
         """Kill it."""
