@@ -46,6 +46,10 @@ GROUPS = {
         Panel("Discounted gain of the first items", "NDCG", {"ndcg@K": ""}),
         Panel("Queries with a relevant item among the first", "fraction", {"hr@K": ""}),
         Panel("Mean reciprocal rank", "MRR", {"mrr": ""}),
+        Panel("AUC of portions, decayed mean", "AUC", {"decayed_auc": ""}),
+        Panel("Loss of portions, decayed mean", "loss", {"decayed_loss": ""}),
+        Panel("Normalized entropy of portions, decayed mean", "NE", {"decayed_ne": ""}),
+        Panel("Calibration of portions, decayed mean", "predictions / labels", {"decayed_calibration": ""}, ideal=1.0),
     ),
     "Embedding tables": (
         Panel(
@@ -67,6 +71,7 @@ GROUPS = {
     ),
     "Machine and data": (
         Panel("GPU memory", "bytes", {"gpu_memory": ""}, from_zero=True),
+        Panel("Behind the data", "s", {"behind_s": "oldest file", "behind_data_s": "newest sample"}, from_zero=True),
         Panel("Unreadable rows of the data", "rows so far", {"bad_rows": ""}, from_zero=True),
     ),
 }
@@ -76,7 +81,8 @@ SCORED = {key for key, metric in METRIC_KEYS.items() if key in ("loss", *AIMS) o
 """Keys that lines of evaluations have curves of."""
 
 
-MARKED = {key: aim_of(key.replace("K", "1")) for key in SCORED - {"calibration", "eval_samples", "unknown"}}
+UNMARKED = {"calibration", "decayed_calibration", "eval_samples", "unknown"}
+MARKED = {key: aim_of(key.removeprefix("decayed_").replace("K", "1")) for key in SCORED - UNMARKED}
 """Keys whose best evaluation is marked, and whether it is the highest or the lowest."""
 
 

@@ -231,7 +231,7 @@ def test_an_estimate_scales_each_cost_by_its_cause() -> None:
 def test_the_probes_of_an_estimate_measure_this_machine() -> None:
     probes = measure_probes()
     assert probes.keys() == REFERENCE_S.keys()
-    assert all(0.0 < seconds < 0.5 for seconds in probes.values())
+    assert all(0.0 < seconds < 5.0 for seconds in probes.values())  # of a busy machine too
 
 
 @pytest.mark.parametrize(
