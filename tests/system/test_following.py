@@ -45,7 +45,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(str(newest_checkpoint(result.run_dir / CHECKPOINTS)))
 
 
-@pytest.mark.parametrize("role", ["data-loader-0", "nn-worker-0", "coordinator-0"])
+@pytest.mark.parametrize(
+    "role", ["data-loader-0", pytest.param("nn-worker-0", marks=pytest.mark.slow), "coordinator-0"]
+)
 def test_files_that_come_meanwhile_and_deaths_change_no_bit(role: str, undisturbed: Path, tmp_path: Path) -> None:
     data, draw = tmp_path / "data", Random(role)
     for number in range(4):
@@ -62,6 +64,7 @@ def test_files_that_come_meanwhile_and_deaths_change_no_bit(role: str, undisturb
     assert_same_model(Path(str(newest_checkpoint(tmp_path / "run" / CHECKPOINTS))), undisturbed)
 
 
+@pytest.mark.slow
 def test_each_row_is_trained_once_across_an_end_in_the_middle_of_a_portion(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for number in range(4):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 from typer.testing import CliRunner
 
 from persia_cli.main import app
@@ -150,6 +151,7 @@ def test_versions_are_followed_refused_and_rolled_back_without_a_failed_request(
     assert list((tmp_path / "server" / "tmp").glob("persia*")) == []
 
 
+@pytest.mark.slow
 def test_deaths_of_follower_and_workers_lose_no_version(tmp_path: Path) -> None:
     followed = Followed(tmp_path)
     with serving(followed.publication.folder, tmp_path / "server", "--workers", "1") as server:
