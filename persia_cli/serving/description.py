@@ -194,7 +194,7 @@ def read_description(folder: Path) -> ModelDescription:
     except OSError as error:
         raise UserError(
             f"{folder} is no exported model: {MODEL} cannot be read ({error.strerror}); make one with "
-            "persia export RUN -o FOLDER"
+            "persia export RUN -o FOLDER, or wait for the first version of a training with publish.to"
         ) from error
     except ValueError as error:
         if not isinstance(error, ChangedError):

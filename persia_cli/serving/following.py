@@ -1,9 +1,9 @@
 """The versions of a published folder, each prepared as an exported model that servers open.
 
-A prepared version is a folder of its own with links to the rows of the base, the overlay of all deltas up to it, and
-the network of its step. It has passed all checks: every file has the checksum that its version lists, each delta
-follows its parent, and the model predicts the golden samples as the training code did. Folders never change. Some of
-the newest stay, so that a rollback needs no work; processes that have mapped a file keep it after its folder is gone.
+A prepared version is a folder: links to the rows of the base, the overlay of all deltas up to it, and the network of
+its step. It has passed all checks: every file has the checksum that its version lists, each delta follows its parent,
+and the model predicts the golden samples as the training code did. Folders never change. Some of the newest stay, so
+that a rollback needs no work; processes that have mapped a file keep it after its folder was removed.
 """
 
 import shutil

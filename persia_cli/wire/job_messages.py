@@ -317,7 +317,7 @@ class Item(Message, frozen=True):
     begin: Count = 0
     """The first step of that portion, as the split numbers its steps."""
     portions: tuple[DataPortion, ...] = ()
-    """That portion and the one after it, unless the loader has them or they are not known."""
+    """The portion of the steps and the one after it, except those that the loader has or that are not known."""
 
 
 class NextItem(Request[Item], frozen=True):

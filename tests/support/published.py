@@ -174,5 +174,5 @@ def change_version(folder: Path, **known: Any) -> None:
 
 
 def noted(folder: Path, path: str) -> VersionFile:
-    """Return size and checksum of a file of a version's folder as it is now."""
+    """Return size and checksum of a file of a version's folder at present."""
     return file_of(folder, path)

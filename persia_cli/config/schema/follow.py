@@ -9,7 +9,7 @@ from persia_cli.config.schema.split import Time
 from persia_cli.config.schema.time_format import TimeFormat
 
 Trap = Literal["late_file", "unfit_file", "not_append", "deletes", "lost_cursor"]
-"""A change of the data that is no new file at its end, so that following it as it is would omit or repeat samples."""
+"""A change of the data other than a new file at its end; to follow it would omit or repeat samples."""
 
 
 class Follow(Node):

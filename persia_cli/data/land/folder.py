@@ -38,7 +38,7 @@ class _Positions(msgspec.Struct, forbid_unknown_fields=True):
     next: dict[int, int]
     """The next offset of each partition."""
     number: int
-    """That of the next file."""
+    """The number of the next file."""
 
 
 _DECODER = msgspec.json.Decoder(_Positions)

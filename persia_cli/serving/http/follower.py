@@ -50,7 +50,7 @@ def run(settings: ServerSettings, memory: ServerMemory, part: int, parent: Conne
 
 
 class _Following:
-    """What a follower has seen and done."""
+    """The state of a follower: the version that is served, and the last ones that were refused."""
 
     def __init__(self, settings: ServerSettings, memory: ServerMemory, part: int) -> None:
         assert settings.source is not None
@@ -59,7 +59,7 @@ class _Following:
         self._refused = ServingMetrics(memory, part).refused.labels()
         self._served: int | None = None
         self._tried: tuple[int, ...] = ()
-        """What identified `current.json` when its version was last tried."""
+        """The identity of `current.json` when its version was last tried."""
         self._has_failed, self._again_at = False, 0.0
         self._last_refused, self._last_sentence = 0, ""
         if memory.lag_s() is None:
