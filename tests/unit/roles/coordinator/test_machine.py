@@ -124,7 +124,14 @@ class CoordinatedJob(RuleBasedStateMachine):
                     self._check_save(each.task)
             elif isinstance(each, Write) and each.fields.get("phase", "failed") not in ("failed", "stopped"):
                 self.begun.append(self.job.state.phases.number)
+                if each.fields["phase"] == "evaluating":
+                    self._forget_evaluation()
         return effects
+
+    def _forget_evaluation(self) -> None:
+        """Each evaluation has the same steps; a loader is charged with those of the present one alone."""
+        for replica in self.replicas.values():
+            replica.items[EVAL].clear()
 
     def _receive(self, peer: Peer, message: Message) -> None:
         self.answered[peer] += 1
@@ -280,6 +287,7 @@ class CoordinatedJob(RuleBasedStateMachine):
         if isinstance(message, Death | Ready | SaveNow) or (isinstance(message, NextItem) and not is_dead):
             return
         state = self.job.state
+        self._take(self.job.wait())  # what is due by now happens with any event, and is no effect of this message
         number, writing = state.phases.number, set(state.phases.writing)
         answers = self.answered[peer]
         effects = self._take(self.job.send(peer, message))
