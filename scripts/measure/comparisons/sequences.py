@@ -34,8 +34,14 @@ FIRST_SEED = 11
 TORCH = "plain torch"
 HSTU = ["model=hstu", "model.dim=64", "model.heads=2", "model.dropout=0.2", "model.attend={item: [last_items]}"]
 MORE = ["train.losses={label: {kind: sampled_softmax, negatives: 1024}}"]
-FALLING = [f"optimizer.{part}.schedule={{kind: cosine, over_steps: 3780}}" for part in ("embedding", "dense")]
-"""Rates that reach 0 after 20 epochs."""
+STEPS = 189
+"""Steps of an epoch of ML-1M."""
+
+
+def falling(epochs: int) -> list[str]:
+    """Return settings of rates that reach 0 after some epochs of ML-1M."""
+    schedule = f"schedule={{kind: cosine, over_steps: {epochs * STEPS}}}"
+    return [f"optimizer.{part}.{schedule}" for part in ("embedding", "dense")]
 
 
 class Case(NamedTuple):
@@ -50,10 +56,10 @@ class Case(NamedTuple):
 CASES = {
     "beauty": Case("Beauty, SASRec, 40 epochs", "beauty", 40, {OURS: []}),
     "sasrec": Case("ML-1M, SASRec, 30 epochs", "movielens_next", 30, {OURS: []}),
-    "hstu": Case("ML-1M, HSTU, 1,024 negatives, 20 epochs", "movielens_next", 20, {OURS: [*HSTU, *MORE, *FALLING]}),
+    "hstu": Case("ML-1M, HSTU, 1,024 negatives, 20 epochs", "movielens_next", 20, {OURS: [*HSTU, *MORE, *falling(20)]}),
     "networks": Case("ML-1M, 10 epochs", "movielens_next", 10, {"hstu": HSTU, "sasrec": []}),
-    "staleness": Case("ML-1M, SASRec, 10 epochs", "movielens_next", 10, {"hybrid 3": ["mode.staleness=3"],
-                                                                        "sync": ["mode=sync"]}),
+    "staleness": Case("ML-1M, SASRec, 10 epochs, cosine", "movielens_next", 10, {
+        "hybrid 3": ["mode.staleness=3", *falling(10)], "sync": ["mode=sync", *falling(10)]}),
     "speed": Case("ML-1M, SASRec, 2 epochs", "movielens_next", 2, {OURS: [], TORCH: []}),
 }  # fmt: skip
 UNITS = {"R@10": "recall", "N@10": "ndcg", "CPU s": "cpu_s", "samples/s": "samples_per_s"}
