@@ -104,10 +104,9 @@ def land(
         Literal["json", "arrow"],
         typer.Option("--format", help="`json`: one object, which is a row. `arrow`: an Arrow IPC stream."),
     ] = "json",
-    rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Rows in memory to write.")] = 1 << 20,
-    size: Annotated[
-        str, typer.Option("--bytes", metavar="SIZE", help="Bytes of messages in memory to write.")
-    ] = "64MiB",
+    messages: Annotated[
+        int, typer.Option("--messages", min=1, metavar="N", help="Messages in memory to write; 64 MiB of them are.")
+    ] = 1 << 20,
     every_s: Annotated[
         float, typer.Option("--every-s", min=0.1, metavar="SECONDS", help="Seconds after which messages are written.")
     ] = 60.0,
@@ -134,18 +133,19 @@ def land(
     SIGTERM write what is in memory, and end.
     """
     import signal
+    from functools import partial
 
     from persia_cli.commands.screen import err, labelled
     from persia_cli.data.land.folder import landing_folder
     from persia_cli.data.land.landing import Landing, Limits
-    from persia_cli.data.land.messages import FORMS, columns_of
+    from persia_cli.data.land.messages import READERS, columns_of
     from persia_cli.data.land.topic import open_topic, read_properties
     from persia_cli.engines.signals import handling
     from persia_cli.errors import UserError
 
     if "://" in str(to).replace(":/", "://"):
         raise UserError(f"--to {to}: give a folder of this machine, where files get their names at once")
-    limits = Limits(rows, _bytes(size, "--bytes"), every_s, max_bad)
+    limits = Limits(messages, every_s, max_bad)
     schema = None if columns is None else columns_of(columns)
     came: list[int] = []
     with (
@@ -153,7 +153,7 @@ def land(
         open_topic(address, read_properties(config)) as topic,
         landing_folder(to, topic.name, topic.cluster) as folder,
     ):
-        landing = Landing(topic, folder, FORMS[form], limits, schema, lambda label, text: labelled(err(), label, text))
+        landing = Landing(topic, folder, READERS[form], limits, schema, partial(labelled, err()))
         landing.run(once, lambda: bool(came))
 
 
@@ -195,16 +195,16 @@ def _optimizer_kind(text: str) -> "OptimizerKind":
     return kinds[kinds.index(text)]
 
 
-def _bytes(text: str, option: str = "--memory") -> int:
+def _bytes(text: str) -> int:
     from persia_cli.config.schema.embedding import parse_bytes
     from persia_cli.errors import UserError
 
     try:
         nbytes = int(parse_bytes(text))
     except ValueError as error:
-        raise UserError(f"{option} {text}: {error}") from None
+        raise UserError(f"--memory {text}: {error}") from None
     if nbytes < 1:
-        raise UserError(f"{option} {text}: expected more than 0 bytes")
+        raise UserError(f"--memory {text}: expected more than 0 bytes")
     return nbytes
 
 

@@ -1,134 +1,121 @@
-"""The folder of a landed topic: names of files hold offsets, and the greatest is the position.
+"""The folder of a landed topic: files of whole messages, and the record of the positions up to which they are landed.
 
-A file NUMBER-TOPIC-pPARTITION-FIRST-LAST.parquet has the messages with the offsets FIRST to LAST of a partition. It
-appears whole, by a rename; so a process that is killed at any moment continues where its last file ended. Numbers only
-grow, so the order of names is that of arrival over all partitions.
+A file NUMBER-TOPIC-pPARTITION-FIRST-LAST.parquet has the messages with the offsets FIRST to LAST of a partition.
+Numbers only grow, so the order of names is that of arrival over all partitions.
 """
 
 # Invariants:
 #
-# - The next offset of a partition is the one after its last file, or the recorded one if that is greater: offsets
-#   without a row, and files that were removed, are landed too. So is the number of the next file: a reader that goes on
-#   after the last name that it has read misses none.
-# - The record is written after the files: it never has an offset whose message is in no file.
+# - The record decides what is landed. A file is written under a hidden name, then the record has its messages, then it
+#   gets its name. The next process gives names to the files that the record has, and removes the others.
+# - So a file may be removed once it has its name, and a reader that goes on after the last name that it has read misses
+#   none.
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persia_cli.disk import claim, rename, write_whole, writing
+from persia_cli.disk import claim, rename, replacing, write_whole, writing
 from persia_cli.errors import UserError, one_line
 
 RECORD = "_landed.json"
-_DRAFT = ".landing"
-_NAME = re.compile(r"(?P<number>\d{12})-(?P<topic>[\w.-]+)-p(?P<partition>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
+_DRAFT = ".landing-"
 
 
-class _Positions(msgspec.Struct, forbid_unknown_fields=True):
+class Position(NamedTuple):
+    """The place in a partition up to which messages are landed."""
+
+    next: int
+    """The next offset."""
+    before: int | None = None
+    """Checksum of the message before it, if that was landed."""
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
     """The content of RECORD."""
 
     topic: str
     cluster: str
-    next: dict[int, int]
-    """The next offset of each partition."""
-    number: int
+    positions: dict[int, Position]
+    number: int = 0
     """The number of the next file."""
+    columns: bytes | None = None
+    """Arrow schema of all files, as IPC has it; None before the first."""
 
 
-_DECODER = msgspec.json.Decoder(_Positions)
-
-
-class Landed(NamedTuple):
-    """A file with messages."""
-
-    number: int
-    topic: str
-    partition: int
-    first: int
-    last: int
+_DECODER = msgspec.json.Decoder(_Record)
 
 
 class LandingFolder:
     """The folder, which this process alone writes to; see `landing_folder`."""
 
     def __init__(self, folder: Path, topic: str, cluster: str) -> None:
-        self._folder, self._topic, self._cluster = folder, topic, cluster
-        record = self._recorded()
-        self.is_new = record is None
-        """True if nothing was ever landed here."""
-        self._next: dict[int, int] = {} if record is None else record.next
-        names = sorted(path.name for path in folder.iterdir())
-        landed = [self._landed(name) for name in names if name.endswith(".parquet") and not name.startswith((".", "_"))]
-        self._number = max([0 if record is None else record.number, *(file.number + 1 for file in landed)])
-        for file in landed:
-            self._next[file.partition] = max(file.last + 1, self._next.get(file.partition, 0))
-        self.is_new = self.is_new and not landed
-        self.schema: Any = pq.read_schema(folder / names[names.index(_name(landed[0]))]) if landed else None
+        self._folder, self._record = folder, _recorded(folder, topic, cluster)
+        self.positions = self._record.positions
+        """The position of each partition; empty if nothing was ever landed here."""
+        with writing(folder):
+            for draft in sorted(folder.glob(f"{_DRAFT}*")):
+                name = draft.name.removeprefix(_DRAFT)
+                if name.endswith(".parquet") and int(name.partition("-")[0]) < self._record.number:
+                    rename(draft, folder / name)
+                else:
+                    draft.unlink()
+            for part in folder.glob(f"{RECORD}.*"):
+                part.unlink()
+
+    @property
+    def columns(self) -> Any:
         """Arrow schema of all files; None before the first."""
+        columns = self._record.columns
+        return None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
 
-    def _recorded(self) -> _Positions | None:
-        """Return the record of an earlier process; raises UserError if it is of other messages."""
-        path = self._folder / RECORD
-        try:
-            record = _DECODER.decode(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.DecodeError) as error:
-            raise UserError(f"{path} cannot be read ({one_line(error)}); restore it") from error
-        for what, there, here in (("topic", record.topic, self._topic), ("cluster", record.cluster, self._cluster)):
-            if there != here:
-                raise UserError(
-                    f"--to {self._folder} has messages of {what} {there}, and these are of {what} {here}; give them "
-                    "another folder"
-                )
-        return record
+    def write(self, partition: int, last: int, checksum: int, table: Any) -> str | None:
+        """Write the messages of a partition up to offset `last`, which has this checksum; return the file's name.
 
-    def _landed(self, name: str) -> Landed:
-        found = _NAME.fullmatch(name)
-        if found is None or found["topic"] != self._topic:
-            raise UserError(f"--to {self._folder} has {name}, which is of something else; give an empty folder")
-        number, partition, first, last = (int(found[key]) for key in ("number", "partition", "first", "last"))
-        return Landed(number, self._topic, partition, first, last)
-
-    def next_of(self, partition: int) -> int | None:
-        """Return the next offset of a partition; None where nothing is known of it."""
-        return self._next.get(partition)
-
-    def begin(self, partition: int, offset: int) -> None:
-        """Set the first offset of a partition that nothing is known of."""
-        self._next[partition] = offset
-
-    def write(self, partition: int, last: int, table: Any) -> str | None:
-        """Write the messages from the next offset of a partition to `last`; return the file's name, None without rows.
-
-        Raises DiskError.
+        `table` has their rows; without any there is no file. Raises DiskError.
         """
-        name = None
+        record, name = self._record, ""
         if table is not None and table.num_rows:
-            file = Landed(self._number, self._topic, partition, self._next[partition], last)
-            name, draft = _name(file), self._folder / f"{_DRAFT}-{partition}"
-            with writing(draft):
+            name = f"{record.number:012}-{record.topic}-p{partition}-{self.positions[partition].next}-{last}.parquet"
+            with replacing(self._folder / f"{_DRAFT}{name}") as draft:
                 pq.write_table(table, draft, compression="zstd")
-                rename(draft, self._folder / name, overwrite=False)
-            self._number += 1
-            self.schema = table.schema if self.schema is None else self.schema
-        self._next[partition] = last + 1
-        return name
+            record.number += 1
+            record.columns = record.columns or table.schema.serialize().to_pybytes()
+        self.positions[partition] = Position(last + 1, checksum)
+        self.record()
+        if name:
+            rename(self._folder / f"{_DRAFT}{name}", self._folder / name)
+        return name or None
 
     def record(self) -> None:
-        """Record the position of each partition; raises DiskError."""
-        record = _Positions(self._topic, self._cluster, dict(sorted(self._next.items())), self._number)
-        write_whole(self._folder / RECORD, msgspec.json.encode(record))
+        """Record the positions; raises DiskError."""
+        write_whole(self._folder / RECORD, msgspec.json.encode(self._record))
 
 
-def _name(file: Landed) -> str:
-    return f"{file.number:012}-{file.topic}-p{file.partition}-{file.first}-{file.last}.parquet"
+def _recorded(folder: Path, topic: str, cluster: str) -> _Record:
+    """Return the record of an earlier process, or a new one; raises UserError for a folder of other messages."""
+    path = folder / RECORD
+    try:
+        record = _DECODER.decode(path.read_bytes())
+    except FileNotFoundError:
+        if any(folder.glob("*.parquet")):
+            raise UserError(f"--to {folder} has files, and no {RECORD}; give an empty folder, or restore it") from None
+        return _Record(topic, cluster, {})
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"{path} cannot be read ({one_line(error)}); restore it") from error
+    for what, there, here in (("topic", record.topic, topic), ("cluster", record.cluster, cluster)):
+        if there != here:
+            raise UserError(
+                f"--to {folder} has messages of {what} {there}, and these are of {what} {here}; give them another "
+                "folder"
+            )
+    return record
 
 
 @contextmanager
@@ -143,9 +130,6 @@ def landing_folder(folder: Path, topic: str, cluster: str) -> Iterator[LandingFo
     try:
         if not claim(lock):
             raise UserError(f"--to {folder}: another process lands messages there; stop it, or give another folder")
-        with writing(folder):
-            for draft in (*folder.glob(f"{_DRAFT}-*"), *folder.glob(f"{RECORD}.*")):
-                draft.unlink()
         yield LandingFolder(folder, topic, cluster)
     finally:
         os.close(lock)

@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from persia_cli.data.land.folder import LandingFolder
-from persia_cli.data.land.messages import MessageFlawError, Messages
+from persia_cli.data.land.folder import LandingFolder, Position
+from persia_cli.data.land.messages import MessageFlawError, Reader
 from persia_cli.data.land.topic import Came, Topic
 from persia_cli.errors import DataError, PersiaError
 
+MOST_BYTES = 1 << 26
+"""Bytes of messages in memory at which they are written."""
 LOOK_S = 30.0
 """Seconds between two looks for new partitions."""
 LOST_S = 300.0
@@ -22,11 +23,12 @@ _SHORT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The amounts of messages in memory at which they are written."""
+    """What messages are written at, and how many may be left out."""
 
-    rows: int
-    nbytes: int
+    messages: int
+    """Messages in memory."""
     seconds: float
+    """Age of the first of them."""
     flaws: int
     """Messages that may be left out since they cannot be rows."""
 
@@ -35,10 +37,9 @@ class Limits:
 class _Waiting:
     """The messages of a partition in memory."""
 
-    next: int
-    """The offset after the last of them."""
-    values: list[bytes] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    position: Position
+    """The one after the last of them; the message before the first is read again if its checksum is known."""
+    messages: list[Came] = field(default_factory=list)
 
 
 class Landing:
@@ -48,25 +49,24 @@ class Landing:
         self,
         topic: Topic,
         folder: LandingFolder,
-        form: Messages,
+        read: Reader,
         limits: Limits,
         columns: Any = None,
         report: Callable[[str, str], None] = lambda label, text: None,
     ) -> None:
-        """Read each partition from where its last file ended; raises DataError if those messages are gone.
+        """Read each partition from its position on; raises DataError if those messages are gone.
 
         `columns` is the Arrow schema of the first file, None for that of its messages. `report` is called with a label
         and a sentence.
         """
-        self._topic, self._folder, self._form, self._limits = topic, folder, form, limits
+        self._topic, self._folder, self._read, self._limits = topic, folder, read, limits
         self._columns, self._report = columns, report
         self._waiting: dict[int, _Waiting] = {}
-        self._rows = self._nbytes = self._flaws = 0
+        self._messages = self._nbytes = self._flaws = 0
         self._since: float | None = None
         """When the first message in memory came."""
         self._answered = self._looked = time.monotonic()
         self._find_partitions(topic.partitions())
-        folder.record()
 
     def run(self, until_end: bool, is_stopped: Callable[[], bool]) -> None:
         """Land messages until it is stopped, or until all that the topic has are landed; the last files are written.
@@ -78,13 +78,13 @@ class Landing:
         while not is_stopped():
             for message in self._topic.poll(WAIT_S):
                 self._take(message)
-                if self._rows >= self._limits.rows or self._nbytes >= self._limits.nbytes:
+                if self._messages >= self._limits.messages or self._nbytes >= MOST_BYTES:
                     self._write()
             now = time.monotonic()
             if self._since is not None and now - self._since >= self._limits.seconds:
                 self._write()
             done = self._topic.ended
-            if until_end and all(self._waiting[each].next >= end or each in done for each, end in ends.items()):
+            if until_end and all(self._waiting[at].position.next >= end or at in done for at, end in ends.items()):
                 break
             if now - self._looked >= LOOK_S:
                 self._look()
@@ -92,18 +92,18 @@ class Landing:
 
     def _find_partitions(self, found: list[int]) -> None:
         """Begin to read partitions that are not read yet."""
-        is_first = not self._waiting
+        positions, offsets = self._folder.positions, {}
+        is_new = not positions
         for partition in found:
-            if partition in self._waiting:
-                continue
-            offset = self._folder.next_of(partition)
-            if offset is None:
+            if partition not in self._waiting:
                 # A partition that came later has been there from its first message on.
-                offset = self._topic.ends(partition)[0] if self._folder.is_new and is_first else 0
-                self._folder.begin(partition, offset)
-            self._topic.require(partition, offset)
-            self._waiting[partition] = _Waiting(offset)
-        self._topic.read_from({partition: waiting.next for partition, waiting in self._waiting.items()})
+                first = self._topic.ends(partition)[0] if is_new else 0
+                self._waiting[partition] = _Waiting(positions.setdefault(partition, Position(first)))
+            position = self._waiting[partition].position
+            begin = self._topic.require(partition, position.next)
+            offsets[partition] = max(begin, position.next - (position.before is not None))
+        self._folder.record()
+        self._topic.read_from(offsets)
 
     def _look(self) -> None:
         """Look for new partitions; raises PersiaError if no broker has answered for LOST_S."""
@@ -122,48 +122,51 @@ class Landing:
 
     def _take(self, message: Came) -> None:
         waiting = self._waiting[message.partition]
-        if message.offset < waiting.next:
+        if message.offset < waiting.position.next:
+            if waiting.position.before not in (None, message.checksum):
+                raise DataError(
+                    f"{self._where(message)} is not the one that was landed, as the topic was made again; give "
+                    "a new folder"
+                )
             return
-        waiting.values.append(message.value)
-        waiting.offsets.append(message.offset)
-        waiting.next = message.offset + 1
-        self._rows += self._form.rows(message.value)
+        waiting.messages.append(message)
+        waiting.position = Position(message.offset + 1, message.checksum)
+        self._messages += 1
         self._nbytes += len(message.value)
         self._since = time.monotonic() if self._since is None else self._since
 
+    def _where(self, message: Came) -> str:
+        return f"the message at offset {message.offset:,} of partition {message.partition} of topic {self._topic.name}"
+
     def _write(self) -> None:
         """Write all messages in memory; raises DataError for one that cannot be, once those before it are written."""
-        try:
-            for partition, waiting in sorted(self._waiting.items()):
-                if waiting.values:
-                    self._write_partition(partition, waiting)
-        finally:
-            with suppress(PersiaError):
-                self._folder.record()
-        self._rows = self._nbytes = 0
+        for _, waiting in sorted(self._waiting.items()):
+            messages, waiting.messages = waiting.messages, []
+            if messages:
+                self._write_messages(messages)
+        self._messages = self._nbytes = 0
         self._since = None
 
-    def _write_partition(self, partition: int, waiting: _Waiting) -> None:
-        schema = self._columns if self._folder.schema is None else self._folder.schema
-        values, offsets = waiting.values, waiting.offsets
-        while True:
+    def _write_messages(self, messages: list[Came]) -> None:
+        """Write messages of one partition."""
+        last, table = messages[-1], None
+        while messages and table is None:
             try:
-                table = self._form.table(values, schema) if values else None
-                break
+                table = self._table(messages)
             except MessageFlawError as flaw:
-                offset = offsets[flaw.place]
-                text = f"the message at offset {offset:,} of partition {partition} of topic {self._topic.name}: {flaw}"
+                text = f"{self._where(messages[flaw.place])}: {flaw}"
                 if self._flaws >= self._limits.flaws:
-                    before = self._form.table(values[: flaw.place], schema) if flaw.place else None
-                    if flaw.place:
-                        self._land(partition, offset - 1, before)
+                    if before := messages[: flaw.place]:
+                        self._land(before[-1], self._table(before))
                     raise DataError(f"{text}; to leave such messages out, give --max-bad N") from flaw
                 self._flaws += 1
                 self._report("left out", text)
-                del values[flaw.place], offsets[flaw.place]
-        self._land(partition, waiting.next - 1, table)
-        self._waiting[partition] = _Waiting(waiting.next)
+                del messages[flaw.place]
+        self._land(last, table)
 
-    def _land(self, partition: int, last: int, table: Any) -> None:
-        if (name := self._folder.write(partition, last, table)) is not None:
+    def _table(self, messages: list[Came]) -> Any:
+        return self._read([message.value for message in messages], self._folder.columns or self._columns)
+
+    def _land(self, last: Came, table: Any) -> None:
+        if (name := self._folder.write(last.partition, last.offset, last.checksum, table)) is not None:
             self._report("landed", f"{name}: {table.num_rows:,} rows")

@@ -1,23 +1,28 @@
 """Messages as rows: a JSON object is one row, and an Arrow IPC stream is all rows of all its batches.
 
 The columns are those of the first file. A message that has another column, or a value of another type, has a *flaw*;
-a missing column is null.
+a missing column is null. A number in a column of fractions is the nearest one.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 
+from persia_cli.data.read.json_lines import parsed, schema_of
 from persia_cli.errors import UserError, count, one_line
 
 Form = Literal["json", "arrow"]
+Reader = Callable[[Sequence[bytes], Any], Any]
+"""A function from messages to the Arrow table of their rows, of a schema, or that of the messages themselves for None.
 
-_CHUNK = 1 << 14
-"""JSON messages that are Python objects at a time."""
-_OBJECT = msgspec.json.Decoder(dict[str, Any])
-_ERRORS = (pa.ArrowException, OverflowError, ValueError, TypeError)
+It raises MessageFlawError for the first message with a flaw, UserError for a column whose type is not known.
+"""
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ELSEWHERE = "is not in the files so far; land these messages in another folder"
 
 
 class MessageFlawError(Exception):
@@ -28,150 +33,83 @@ class MessageFlawError(Exception):
         self.place = place
 
 
-class Messages(Protocol):
-    """A format of messages."""
-
-    def rows(self, message: bytes) -> int:
-        """Return the number of rows of a message, 1 for one that may have a flaw."""
-
-    def table(self, messages: Sequence[bytes], schema: Any) -> Any:
-        """Return the rows of messages as an Arrow table of this schema, that of the messages themselves for None.
-
-        Raises MessageFlawError, UserError for a column whose type is not known.
-        """
-
-
-class JsonMessages:
-    """Messages that are one JSON object each."""
-
-    def rows(self, message: bytes) -> int:
-        return 1
-
-    def table(self, messages: Sequence[bytes], schema: Any) -> Any:
-        chunks = range(0, len(messages), _CHUNK)
-        if schema is None:
-            schema = self._schema(messages)
-        tables = [self._chunk(messages, first, schema) for first in chunks]
-        return pa.concat_tables(tables)
-
-    def _schema(self, messages: Sequence[bytes]) -> Any:
-        """Return the columns of messages by all their values."""
-        found = pa.schema([])
-        for first in range(0, len(messages), _CHUNK):
-            rows = _objects(messages, first)
-            try:
-                inferred = pa.schema([pa.field(name, pa.array(column).type) for name, column in _columns(rows).items()])
-                found = pa.unify_schemas([found, inferred], promote_options="permissive")
-            except _ERRORS as error:
-                names = _columns(rows)
-                for place, row in enumerate(rows):
-                    for name, value in row.items():
-                        _require_same_kind(name, value, names[name], first + place)
-                raise UserError(f"the messages have columns of several types: {one_line(error)}") from error
-        if not found.names:
-            raise UserError(
-                f"the first {count(len(messages), 'message')} have no column; give the columns, such as "
-                "--columns user:int64"
-            )
-        for field in found:
-            if _has_null_type(field.type):
-                raise UserError(
-                    f"column {field.name} has no value in the first {len(messages):,} messages, so its type is not "
-                    f"known; give the columns, such as --columns {field.name}:int64"
-                )
-        return found
-
-    def _chunk(self, messages: Sequence[bytes], first: int, schema: Any) -> Any:
-        rows = _objects(messages, first)
+def json_rows(messages: Sequence[bytes], schema: Any) -> Any:
+    """Return a row for each message; see `Reader`."""
+    if not messages:
+        return (pa.schema([]) if schema is None else schema).empty_table()
+    for place, message in enumerate(messages):
         try:
-            return _as_table(rows, schema)
-        except _ERRORS as error:
-            for place, row in enumerate(rows):
-                try:
-                    _as_table([row], schema)
-                except _ERRORS as flaw:
-                    raise MessageFlawError(first + place, one_line(flaw)) from error
-            raise
-
-
-def _objects(messages: Sequence[bytes], first: int) -> list[dict[str, Any]]:
-    rows = []
-    for place, message in enumerate(messages[first : first + _CHUNK]):
-        try:
-            rows.append(_OBJECT.decode(message))
-        except msgspec.DecodeError as error:
-            raise MessageFlawError(first + place, f"it is no JSON object ({one_line(error)})") from error
-    return rows
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _require_same_kind(name: str, value: Any, column: Sequence[Any], place: int) -> None:
-    """Raise MessageFlawError for a value whose kind is not that of a column's first one."""
-    known = next((other for other in column if other is not None), None)
-    alike = isinstance(value, int | float) and isinstance(known, int | float) and bool not in (type(value), type(known))
-    if value is not None and not alike and type(value) is not type(known):
-        raise MessageFlawError(place, f"column {name} has {value!r}, and before it {known!r}, of another type")
-
-
-def _as_table(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
-    """Return rows as a table; raises one of `_ERRORS` for other columns and types."""
-    columns = _columns(rows)
-    if unknown := [name for name in columns if name not in schema.names]:
-        raise ValueError(f"column {unknown[0]} is not in the files so far; land these messages in another folder")
-    nothing = [None] * len(rows)
-    arrays = [_as_column(field, columns.get(field.name, nothing)) for field in schema]
-    return pa.table(arrays, schema=schema)
-
-
-def _as_column(field: Any, values: Sequence[Any]) -> Any:
-    """Return values as an Arrow array; pyarrow would cut 1.5, make 1.0 of true and drop unknown keys."""
-    if pa.types.is_uint64(field.type) and all(type(value) in (int, type(None)) for value in values):
-        return pa.array(values, field.type)
-    if pa.types.is_floating(field.type) and bool in map(type, values):
-        raise ValueError(f"column {field.name} has true or false here and {field.type} in the files so far")
-    found = pa.array(values)
-    if found.type == field.type:
-        return found
+            _OBJECT.decode(message.decode())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            json_rows(messages[:place], schema)  # one before it may have another flaw
+            raise MessageFlawError(place, f"it is no JSON object ({one_line(error)})") from error
     try:
-        fits = pa.types.is_integer(found.type) and pa.types.is_integer(field.type)
-        both = [pa.schema([field.with_nullable(True)]), pa.schema([pa.field(field.name, found.type)])]
-        fits = fits or pa.unify_schemas(both, promote_options="permissive").field(0).type == field.type
+        table = _parsed(messages, schema)
+    except pa.ArrowException as error:
+        # A beginning of the messages fails if the flaw is in it.
+        place = bisect_left(range(len(messages)), True, key=lambda last: _fails(messages[: last + 1], schema))
+        text = _flaw(messages[place], schema) if schema is not None else None
+        raise MessageFlawError(place, text or one_line(error)) from error
+    if schema is None:
+        _require_types(table.schema, len(messages))
+    return table
+
+
+def _parsed(messages: Sequence[bytes], schema: Any) -> Any:
+    """Return objects as rows of a schema, that of their own values for None; raises ArrowException."""
+    text = b"\n".join(messages)
+    schema = schema_of(parsed(text, None), text) if schema is None else schema
+    return parsed(text, schema, "error").select(schema.names)
+
+
+def _fails(messages: Sequence[bytes], schema: Any) -> bool:
+    try:
+        _parsed(messages, schema)
     except pa.ArrowException:
-        fits = False
-    if not fits:
-        raise ValueError(f"column {field.name} has {found.type} here and {field.type} in the files so far")
-    return pa.array(values, field.type)
+        return True
+    return False
+
+
+def _flaw(message: bytes, schema: Any) -> str | None:
+    """Return why an object is no row of a schema; None if no column is the reason."""
+    for name, value in _OBJECT.decode(message).items():
+        if name not in schema.names:
+            return f"column {name} {_ELSEWHERE}"
+        if _fails([msgspec.json.encode({name: value})], schema):
+            shown = bytes(value)[:40].decode(errors="replace")
+            return f"column {name} has {shown}, and {schema.field(name).type} so far"
+    return None
+
+
+def _require_types(schema: Any, messages: int) -> None:
+    """Raise UserError for a column whose type is not known, or without a column."""
+    if not schema.names:
+        raise UserError(
+            f"the first {count(messages, 'message')} have no column; give the columns, such as --columns user:int64"
+        )
+    for field in schema:
+        if _has_null_type(field.type):
+            raise UserError(
+                f"column {field.name} has no value in the first {messages:,} messages, so its type is not known; give "
+                f"the columns, such as --columns {field.name}:int64"
+            )
 
 
 def _has_null_type(kind: Any) -> bool:
-    if pa.types.is_null(kind):
-        return True
-    return any(_has_null_type(kind.field(number).type) for number in range(kind.num_fields))
+    return pa.types.is_null(kind) or any(_has_null_type(kind.field(at).type) for at in range(kind.num_fields))
 
 
-class ArrowMessages:
-    """Messages that are Arrow IPC streams."""
-
-    def rows(self, message: bytes) -> int:
+def arrow_rows(messages: Sequence[bytes], schema: Any) -> Any:
+    """Return the rows of all batches of each message; see `Reader`."""
+    tables = []
+    for place, message in enumerate(messages):
         try:
-            return int(_stream(message).num_rows)
-        except _ERRORS:
-            return 1  # `table` names the flaw
-
-    def table(self, messages: Sequence[bytes], schema: Any) -> Any:
-        tables = []
-        for place, message in enumerate(messages):
-            try:
-                table = _stream(message)
-                schema = table.schema if schema is None else schema
-                tables.append(_with_columns(table, schema))
-            except _ERRORS as error:
-                raise MessageFlawError(place, one_line(error)) from error
-        return pa.concat_tables(tables)
+            table = _stream(message)
+            schema = table.schema if schema is None else schema
+            tables.append(_with_columns(table, schema))
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise MessageFlawError(place, one_line(error)) from error
+    return pa.concat_tables(tables)
 
 
 def _stream(message: bytes) -> Any:
@@ -184,7 +122,7 @@ def _stream(message: bytes) -> Any:
 
 def _with_columns(table: Any, schema: Any) -> Any:
     if unknown := [name for name in table.column_names if name not in schema.names]:
-        raise ValueError(f"column {unknown[0]} is not in the files so far; land these messages in another folder")
+        raise ValueError(f"column {unknown[0]} {_ELSEWHERE}")
     if len(set(table.column_names)) < table.num_columns:
         raise ValueError("a column is there twice")
     arrays = []
@@ -192,13 +130,13 @@ def _with_columns(table: Any, schema: Any) -> Any:
         if field.name not in table.column_names:
             arrays.append(pa.nulls(table.num_rows, field.type))
         elif (column := table.column(field.name)).type != field.type:
-            raise ValueError(f"column {field.name} has {column.type} here and {field.type} in the files so far")
+            raise ValueError(f"column {field.name} has {column.type}, and {field.type} so far")
         else:
             arrays.append(column)
     return pa.table(arrays, schema=schema)
 
 
-FORMS: dict[Form, Messages] = {"json": JsonMessages(), "arrow": ArrowMessages()}
+READERS: dict[Form, Reader] = {"json": json_rows, "arrow": arrow_rows}
 
 
 def columns_of(text: str) -> Any:

@@ -2,10 +2,12 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from xxhash import xxh64_intdigest
 
 from persia_cli.errors import DataError, PersiaError, UserError, one_line
 
@@ -20,6 +22,7 @@ _OURS = {
     "auto.offset.reset": "a removed offset is an error",
     "enable.partition.eof": "the end of a partition has to be known",
 }
+Result = TypeVar("Result")
 
 
 class Came(NamedTuple):
@@ -28,6 +31,12 @@ class Came(NamedTuple):
     partition: int
     offset: int
     value: bytes
+    time_ms: int
+
+    @property
+    def checksum(self) -> int:
+        """A number that another message hardly has."""
+        return xxh64_intdigest(self.value, self.time_ms & (1 << 64) - 1)
 
 
 def parse_address(address: str) -> tuple[str, str]:
@@ -68,19 +77,19 @@ class Topic:
         self._consumer, self._brokers, self.name = consumer, brokers, name
         self.ended: set[int] = set()
         """Partitions whose last message has come."""
-        self.cluster = str(self._described(ANSWER_S).cluster_id)
+        self.cluster = str(self._ask(lambda: consumer.list_topics(name, timeout=ANSWER_S)).cluster_id)
 
-    def _described(self, deadline_s: float) -> Any:
+    def _ask(self, call: Callable[[], Result]) -> Result:
         from confluent_kafka import KafkaException
 
         try:
-            return self._consumer.list_topics(self.name, timeout=deadline_s)
+            return call()
         except KafkaException as error:
             raise PersiaError(f"kafka://{self._brokers} does not answer: {_text(error.args[0])}") from error
 
     def partitions(self, deadline_s: float = ANSWER_S) -> list[int]:
         """Return the numbers of all partitions; raises PersiaError if no broker answers, UserError without a topic."""
-        topic = self._described(deadline_s).topics[self.name]
+        topic = self._ask(lambda: self._consumer.list_topics(self.name, timeout=deadline_s)).topics[self.name]
         if topic.error is not None or not topic.partitions:
             reason = "it has no partition" if topic.error is None else _text(topic.error)
             raise UserError(f"topic {self.name} of kafka://{self._brokers} cannot be read: {reason}")
@@ -88,21 +97,17 @@ class Topic:
 
     def ends(self, partition: int) -> tuple[int, int]:
         """Return the first offset that the broker still has, and the one after the last."""
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import TopicPartition
 
-        try:
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(self.name, partition), timeout=ANSWER_S, cached=False
-            )
-        except KafkaException as error:
-            raise PersiaError(f"kafka://{self._brokers} does not answer: {_text(error.args[0])}") from error
+        of = TopicPartition(self.name, partition)
+        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
         return low, high
 
-    def require(self, partition: int, offset: int) -> None:
-        """Raise DataError if a partition does not have the messages from an offset on any more."""
+    def require(self, partition: int, offset: int) -> int:
+        """Return the first offset of a partition; raise DataError if messages from `offset` on are gone."""
         low, high = self.ends(partition)
         if low <= offset <= high:
-            return
+            return low
         where = f"partition {partition} of topic {self.name}"
         if offset < low:
             raise DataError(
@@ -141,7 +146,7 @@ class Topic:
             error = message.error()
             if error is None:
                 self.ended.discard(message.partition())
-                yield Came(message.partition(), message.offset(), message.value() or b"")
+                yield Came(message.partition(), message.offset(), message.value() or b"", message.timestamp()[1])
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.ended.add(message.partition())
             elif error.code() in gone:

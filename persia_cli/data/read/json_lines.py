@@ -26,7 +26,7 @@ def read_json_lines(file: TextFile, reject: Reject) -> Iterator[Any]:
     _refuse_array(file)
     schema = pa.schema([])
     for text, table in _tables(file, None, ignore):
-        block_schema = pa.schema([pa.field(field.name, _kind_of(field, table, text)) for field in table.schema])
+        block_schema = schema_of(table, text)
         try:
             schema = pa.unify_schemas(
                 [_widened(schema, block_schema), _widened(block_schema, schema)], promote_options="permissive"
@@ -58,7 +58,7 @@ def _tables(file: TextFile, schema: Any, reject: Reject) -> Iterator[tuple[bytes
         text, table = rows.data[: rows.starts[-1]], None
         with suppress(pa.ArrowException, UnicodeDecodeError):
             codecs.utf_8_decode(text, "strict", True)  # Arrow does not check this
-            table = _parsed(text, schema)
+            table = parsed(text, schema)
         if table is None or table.num_rows != np.count_nonzero(np.diff(rows.starts) > 1):  # not one object a line
             good = _are_objects(rows)
             text = rows.joined(good)
@@ -66,7 +66,7 @@ def _tables(file: TextFile, schema: Any, reject: Reject) -> Iterator[tuple[bytes
             if wrong:
                 reject(rows.lines[wrong], [f"not a JSON object: {rows.text(row)}" for row in wrong])
             try:
-                table = _parsed(text, schema) if text else (schema or pa.schema([])).empty_table()
+                table = parsed(text, schema) if text else (schema or pa.schema([])).empty_table()
             except pa.ArrowException as error:
                 raise _mixed(file.path, error, rows.lines[:-1][good]) from error
         yield text, table
@@ -81,10 +81,19 @@ def _are_objects(rows: TextRows) -> NDArray[np.bool_]:
     return good
 
 
-def _parsed(text: bytes, schema: Any, others: str = "infer") -> Any:
+def parsed(text: bytes, schema: Any, others: str = "infer") -> Any:
+    """Return objects as an Arrow table; fields that a schema lacks are inferred, or as `others` says.
+
+    Raises ArrowException for text that is none, and for values of other kinds; encodings are not checked.
+    """
     options = arrow_json.ParseOptions(schema, newlines_in_values=False, unexpected_field_behavior=others)
     reading = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
     return arrow_json.read_json(pa.BufferReader(text), reading, options)
+
+
+def schema_of(table: Any, text: bytes) -> Any:
+    """Return the schema that the columns of objects have, given their text and the table that Arrow infers."""
+    return pa.schema([pa.field(field.name, _kind_of(field, table, text)) for field in table.schema])
 
 
 def _kind_of(field: Any, table: Any, text: bytes) -> Any:
@@ -99,7 +108,7 @@ def _kind_of(field: Any, table: Any, text: bytes) -> Any:
     elif kind == pa.float64() and (pc.max(pc.list_flatten(column) if is_list else column).as_py() or 0) >= 2.0**63:
         large = pa.list_(pa.uint64()) if is_list else pa.uint64()
         with suppress(pa.ArrowException):
-            _parsed(text, pa.schema([(field.name, large)]), "ignore")
+            parsed(text, pa.schema([(field.name, large)]), "ignore")
             kind = pa.uint64()
     return pa.list_(kind) if is_list else kind
 

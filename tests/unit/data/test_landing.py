@@ -19,12 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 from persia_cli.data.land.folder import RECORD
-from persia_cli.data.land.messages import FORMS, MessageFlawError, columns_of
+from persia_cli.data.land.messages import MessageFlawError, columns_of, json_rows
 from persia_cli.errors import DataError, UserError
 from persia_cli.main import app
 from tests.support.kafka import PARTITIONS, Broker, broker, objects
-
-JSON, ARROW = FORMS["json"], FORMS["arrow"]
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def test_each_message_is_in_one_file_and_a_second_run_goes_on(mock: Broker, tmp_
     land(mock, tmp_path / "d")
     assert landed(tmp_path / "d") == list(range(100))
     mock.send(objects(range(100, 150)), partition=2)
-    land(mock, tmp_path / "d", "--rows", "7")
+    land(mock, tmp_path / "d", "--messages", "7")
     assert landed(tmp_path / "d") == list(range(150))
     names = sorted(path.name for path in (tmp_path / "d").glob("*.parquet"))
     assert names[:4] == [f"{number:012}-clicks-p{number}-0-24.parquet" for number in range(PARTITIONS)]
@@ -64,7 +62,7 @@ def test_each_message_is_in_one_file_and_a_second_run_goes_on(mock: Broker, tmp_
 @pytest.mark.slow
 def test_each_message_is_landed_once_however_often_the_process_is_killed(mock: Broker, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "persia_cli", "data", "land", mock.address, "--to", str(tmp_path / "d")]
-    command += ["--rows", "40", "--every-s", "0.1"]
+    command += ["--messages", "40", "--every-s", "0.1"]
     draw, sent = np.random.default_rng(0), 0
     for _ in range(20):
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -109,10 +107,39 @@ def test_a_gap_is_refused_and_nothing_is_passed_over(mock: Broker, tmp_path: Pat
 def test_a_topic_that_was_made_again_is_refused(mock: Broker, tmp_path: Path) -> None:
     mock.send(objects(range(10)), partition=0)
     land(mock, tmp_path / "d")
-    [file] = (tmp_path / "d").glob("*.parquet")
-    file.rename(file.with_name("000000000000-clicks-p0-0-99.parquet"))
+    file = tmp_path / "d" / RECORD
+    record = json.loads(file.read_text())
+    [_, checksum] = record["positions"]["0"]
+    file.write_text(json.dumps(record | {"positions": record["positions"] | {"0": [100, checksum]}}))
     with pytest.raises(DataError, match="100 messages are landed already"):
         land(mock, tmp_path / "d")
+    file.write_text(json.dumps(record | {"positions": record["positions"] | {"0": [9, checksum]}}))
+    with pytest.raises(DataError, match="offset 8 of partition 0 of topic clicks is not the one that was landed"):
+        land(mock, tmp_path / "d")
+
+
+def test_a_kill_between_record_and_name_loses_and_repeats_nothing(mock: Broker, tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+
+    def unname(file: Path) -> None:
+        file.rename(file.with_name(f".landing-{file.name}"))
+
+    mock.send(objects(range(10)), partition=0)
+    land(mock, folder)
+    [first] = folder.glob("*.parquet")
+    unname(first)
+    land(mock, folder)
+    assert landed(folder) == list(range(10)), "the record has the file"
+    first.unlink()
+    before = (folder / RECORD).read_bytes()
+    mock.send(objects(range(10, 15)), partition=0)
+    land(mock, folder)
+    [second] = folder.glob("*.parquet")
+    unname(second)
+    (folder / RECORD).write_bytes(before)
+    land(mock, folder)
+    assert landed(folder) == list(range(10, 15)), "the record does not have the file"
+    assert [path.name for path in folder.iterdir() if path.name != RECORD] == [second.name]
 
 
 def test_removed_files_are_not_landed_again(mock: Broker, tmp_path: Path) -> None:
@@ -125,6 +152,14 @@ def test_removed_files_are_not_landed_again(mock: Broker, tmp_path: Path) -> Non
     assert landed(tmp_path / "d") == [10, 11]
     [file] = (tmp_path / "d").glob("*.parquet")
     assert file.name == "000000000001-clicks-p1-0-1.parquet", "a reader that follows the names misses nothing"
+    file.unlink()
+    mock.send([b'{"id": "a text"}'], partition=1)
+    with pytest.raises(UserError, match='column id has "a text", and int64 so far'):
+        land(mock, tmp_path / "d")
+    (tmp_path / "d" / "old.parquet").touch()
+    (tmp_path / "d" / RECORD).unlink()
+    with pytest.raises(UserError, match="give an empty folder"):
+        land(mock, tmp_path / "d")
 
 
 def test_folders_of_other_topics_and_processes_are_refused(mock: Broker, tmp_path: Path) -> None:
@@ -171,27 +206,39 @@ def test_arrow_messages_have_all_rows_of_all_batches(mock: Broker, tmp_path: Pat
     assert landed(tmp_path / "d") == list(range(7))
 
 
-def json_rows(*rows: Any, schema: Any = None) -> Any:
-    return JSON.table([json.dumps(row).encode() for row in rows], schema)
+def rows_of(*rows: Any, schema: Any = None) -> Any:
+    return json_rows([json.dumps(row).encode() for row in rows], schema)
 
 
 def test_values_are_never_changed_to_fit_a_column() -> None:
-    first = json_rows({"a": 1, "b": "x", "c": [1]}, {"a": 2, "d": 1}, {"d": 1.5})
-    assert first.schema.types == [pa.int64(), pa.string(), pa.list_(pa.int64()), pa.float64()]
-    assert json_rows({"d": 3}, schema=first.schema).to_pylist() == [{"a": None, "b": None, "c": None, "d": 3.0}]
-    for wrong in ({"a": 1.5}, {"a": True}, {"a": "1"}, {"b": 1}, {"c": [1.5]}, {"d": True}, {"d": 2**60 + 1}, {"e": 0}):
-        with pytest.raises(MessageFlawError):
-            json_rows({"a": 1}, wrong, schema=first.schema)
+    first = rows_of({"a": 1, "b": "x", "c": [1]}, {"a": 2, "d": 1}, {"d": 1.5, "e": "2026-11-29"})
+    assert first.schema.types == [pa.int64(), pa.string(), pa.list_(pa.int64()), pa.float64(), pa.string()]
+    empty = dict.fromkeys("abcde")
+    assert rows_of({"d": 3}, {}, schema=first.schema).to_pylist() == [empty | {"d": 3.0}, empty]
+    for wrong in ({"a": 1.5}, {"a": True}, {"a": "1"}, {"b": 1}, {"c": [1.5]}, {"d": True}, {"a": 2**63}, {"f": 0}):
+        with pytest.raises(MessageFlawError, match=f"column {next(iter(wrong))} ") as caught:
+            rows_of({"a": 1}, {"a": 2}, wrong, {"a": 3}, schema=first.schema)
+        assert caught.value.place == 2
     large = columns_of("a:uint64,c:string[]")
-    assert json_rows({"a": 2**64 - 1, "c": ["x"]}, schema=large).to_pylist() == [{"a": 2**64 - 1, "c": ["x"]}]
-    with pytest.raises(MessageFlawError, match="of another type"):
-        json_rows({"a": 1}, {"a": "x"})
-    with pytest.raises(MessageFlawError, match="column a has true or false here"):
-        json_rows({"a": 1.5}, {"a": True})
+    assert rows_of({"a": 2**64 - 1, "c": ["x"]}, schema=large).to_pylist() == [{"a": 2**64 - 1, "c": ["x"]}]
+    assert rows_of({"a": 1}, {"a": 2**64 - 1}).to_pylist() == [{"a": 1}, {"a": 2**64 - 1}]
+    for other in ("x", True, [1], {"b": 1}):
+        with pytest.raises(MessageFlawError, match=r"Column\(/a\) changed from number") as caught:
+            rows_of({"a": 1.5}, {"a": other}, {"a": 1})
+        assert caught.value.place == 1
     with pytest.raises(UserError, match="--columns a:int64"):
-        json_rows({"a": None})
+        rows_of({"a": None})
     with pytest.raises(UserError, match="have no column"):
-        json_rows({}, {})
+        rows_of({}, {})
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"[1]", b'{"a":1', b'{"a":1}{"a":2}', b'{"a":NaN}', b'{"a":"\xff"}', b'{"a":1,"a":2}']
+)
+def test_a_message_is_one_object_and_another_is_named(text: bytes) -> None:
+    with pytest.raises(MessageFlawError) as caught:
+        json_rows([b'{"a":1}', text, b"[]"], None)
+    assert caught.value.place == 1
 
 
 @pytest.mark.parametrize(
@@ -201,7 +248,6 @@ def test_values_are_never_changed_to_fit_a_column() -> None:
         (["kafka://me:pw@h/t"], "credentials belong into --config"),
         (["http://h/t"], "write kafka://BROKER:PORT/TOPIC"),
         (["kafka://h/t", "--columns", "a"], "is not NAME:TYPE"),
-        (["kafka://h/t", "--bytes", "x"], "--bytes x"),
     ],
 )
 def test_wrong_options_are_named(
