@@ -54,17 +54,22 @@ def catalog_in(folder: Path, patch: pytest.MonkeyPatch) -> Any:
     """Return a catalog in a SQLite file with an empty namespace `db`, which pyiceberg finds by its configuration."""
     pytest.importorskip("pyiceberg", reason="needs the extra iceberg")
     pytest.importorskip("sqlalchemy", reason="needs pyiceberg's catalogs in SQL")
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.utils.config import Config
-
     warehouse = folder / "warehouse"
     warehouse.mkdir()
     patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__URI", f"sqlite:///{folder}/catalog.db")
     patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__WAREHOUSE", str(warehouse))
-    settings: Any = Config().get_catalog_config(CATALOG)
-    catalog = load_catalog(CATALOG, **settings)
+    catalog = present_catalog()
     catalog.create_namespace("db")
     return catalog
+
+
+def present_catalog() -> Any:
+    """Return the catalog of `catalog_in` as pyiceberg finds it."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.utils.config import Config
+
+    settings: Any = Config().get_catalog_config(CATALOG)
+    return load_catalog(CATALOG, **settings)
 
 
 def rewrite_log(table: Path, change: Callable[[dict[str, Any]], None]) -> None:

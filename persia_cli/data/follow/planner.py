@@ -9,6 +9,7 @@ each file is the position after it. A planner reads no rows. It is used on one t
 # - The files after a cursor only get more at their end: a second call has the files of the first one, and then others.
 # - What would break that is a trap: an error that names it, or, where `dataset.follow.skip` has its kind, a sentence.
 
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,10 +24,11 @@ from xxhash import xxh64_intdigest
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.follow import Trap
 from persia_cli.data.read.files import SUFFIXES, find_files, locate
-from persia_cli.data.tables.growth import DeltaGrowth, Growth, IcebergGrowth
-from persia_cli.data.tables.places import address_of_file
+from persia_cli.data.tables.snapshots import TABLES, open_table
+from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, address_of_file, asked, name_and_number
 from persia_cli.errors import DataError, count
-from persia_cli.storage.addresses import DELTA, ICEBERG
+
+_CURSOR = re.compile(r"(all )?(\d+):(\d+) (\d+)/(\d+)")
 
 
 class NewFile(NamedTuple):
@@ -73,29 +75,63 @@ def planner_of(dataset: ParquetDataset, trained: Callable[[], Iterable[str]] = t
     """
     assert dataset.follow is not None
     [path] = dataset.paths
-    if path.startswith((ICEBERG, DELTA)):
+    if path.startswith(TABLES):
         return TablePlanner(path, dataset.follow.skip)
     return FolderPlanner(path, dataset.follow.skip, trained)
 
 
 class TablePlanner:
-    """The planner of a table, whose files come with its snapshots; see `persia_cli.data.tables.growth`."""
+    """The planner of a table, whose files come with its commits; whatever is no addition of files is a trap.
+
+    A cursor is `NUMBER:ORDER TAKEN/TOTAL`: so many of the files of a commit are taken. `all …` means all files of the
+    table at this commit, with which a first poll begins. Within a commit, files are in the order of their names.
+    """
 
     def __init__(self, path: str, skip: Collection[Trap] = ()) -> None:
-        if path.rpartition("@")[2].isdigit():
+        self._path, self._skip = path, skip
+        if name_and_number(path)[1] is not None:
             raise DataError(f"dataset.path={path} is a table at one snapshot, which does not grow; leave it out")
-        self._growth: Growth = IcebergGrowth(path) if path.startswith(ICEBERG) else DeltaGrowth(path)
-        self._skip = skip
         self._reported: set[str] = set()
         """Sentences on traps that were passed over."""
 
     def poll(self, cursor: str | None, most: int) -> Plan:
         """Return the files that came after the cursor; see `Planner`."""
         skipped: list[str] = []
-        found = self._growth.after(cursor, most, lambda trap, text: skipped.append(passed_over(trap, self._skip, text)))
+        files = asked(
+            self._path,
+            lambda: self._after(cursor, most, lambda trap, text: skipped.append(passed_over(trap, self._skip, text))),
+        )
         new = [text for text in dict.fromkeys(skipped) if text not in self._reported]
         self._reported.update(new)
-        return Plan([NewFile(address_of_file(file.place), after, file.arrived) for file, after in found], new)
+        return Plan(files, new)
+
+    def _after(self, cursor: str | None, most: int, on_trap: OnTrap) -> list[NewFile]:
+        table = open_table(self._path)
+        if cursor is not None:
+            whole, commit, taken, total = _parsed(cursor)
+        elif (present := table.present()) is not None:
+            whole, commit, taken, total = "all ", present, 0, 1
+        else:
+            return []
+        found: list[NewFile] = []
+        for each in [*([commit] if taken < total else []), *table.later(commit, on_trap)]:
+            if len(found) >= most:
+                break
+            if each != commit:
+                whole, taken = "", 0
+            files = table.files(each, on_trap) if whole else table.added(each, on_trap)
+            for number, file in enumerate(files[taken:], taken + 1):
+                after = f"{whole}{each.number}:{each.order} {number}/{len(files)}"
+                found.append(NewFile(address_of_file(file.place), after, file.arrived))
+        return found[:most]
+
+
+def _parsed(cursor: str) -> tuple[str, Commit, int, int]:
+    """Return the parts of a cursor of a table; raises DataError for the cursor of other data."""
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise DataError(f"{cursor!r} is no position in a table: the run began with other data; {BEGIN_AGAIN}")
+    return found[1] or "", Commit(int(found[2]), int(found[3])), int(found[4]), int(found[5])
 
 
 class FolderPlanner:

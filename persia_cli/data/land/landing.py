@@ -23,7 +23,7 @@ _SHORT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What messages are written at, and how many may be left out."""
+    """The limits at which messages are written, and how many may be left out."""
 
     messages: int
     """Messages in memory."""

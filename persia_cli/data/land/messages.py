@@ -56,7 +56,7 @@ def json_rows(messages: Sequence[bytes], schema: Any) -> Any:
 
 
 def _parsed(messages: Sequence[bytes], schema: Any) -> Any:
-    """Return objects as rows of a schema, that of their own values for None; raises ArrowException."""
+    """Return objects as rows of a schema, which is inferred for None; raises ArrowException."""
     text = b"\n".join(messages)
     schema = schema_of(parsed(text, None), text) if schema is None else schema
     return parsed(text, schema, "error").select(schema.names)

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from pyarrow import fs
 
 from persia_cli.config.record import CONFIG, JOB, SWEEP
-from persia_cli.data.tables.places import Snapshot, opened_places
-from persia_cli.data.tables.snapshots import snapshot_of
+from persia_cli.data.tables.snapshots import Snapshot, snapshot_of
+from persia_cli.data.tables.table import opened_places
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
 from persia_cli.storage.addresses import BUILTIN, local_path, open_uri, plain_uri

@@ -1,4 +1,4 @@
-"""Iceberg tables: pyiceberg reads catalogs and manifests, and the files are read as those of a folder.
+"""Iceberg tables: pyiceberg reads catalogs and manifests.
 
 A catalog is configured, with its credentials, where pyiceberg looks: ~/.pyiceberg.yaml or PYICEBERG_CATALOG__NAME__….
 """
@@ -6,65 +6,160 @@ A catalog is configured, with its credentials, where pyiceberg looks: ~/.pyicebe
 # Invariants of the files of a table:
 #
 # - They are its rows: a table with deleted rows is refused, since the files still have them.
-# - A column of a file has the meaning that the table's column of this name has now: see `require_names`.
+# - A column of a file has the meaning that the table's column of this name has now: see `_with_names`.
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from persia_cli.data.tables.places import Snapshot, TableFile, asked, opened_places
+from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, TableFile, name_and_number, opened_places
 from persia_cli.errors import DataError, count, did_you_mean
 
-LIBRARY = "pyiceberg"
-_NAME = re.compile(r"iceberg:(?P<catalog>[^/@]+)/(?P<table>[^/@]+\.[^/@.]+)(?:@(?P<snapshot>[0-9]+))?")
+_NAME = re.compile(r"iceberg:(?P<catalog>[^/@]+)/(?P<table>[^/@]+\.[^/@.]+)")
 _ID = b"PARQUET:field_id"
 
 
-def iceberg_at_present(path: str) -> str:
-    """Return the path of a table at its present snapshot, unless it names one; raises DataError."""
-    if _parsed(path)["snapshot"]:
-        return path
-    return asked(path, LIBRARY, lambda: f"{path}@{present(path, load_table(path)).snapshot_id}")
+class Iceberg:
+    """An Iceberg table as its catalog has it now; its commits are snapshots, each with a parent."""
 
+    def __init__(self, path: str) -> None:
+        self._path, self._where = path, f"dataset.path={path}"
+        self._table = _loaded(path)
+        self._metadata = self._table.metadata
+        self.root: str = self._metadata.location
 
-def iceberg_files(path: str) -> Snapshot:
-    """Return a table at the snapshot that its path names; raises DataError, also for a table with deleted rows."""
-    return asked(path, LIBRARY, lambda: _files(path))
+    def present(self) -> Commit | None:
+        current = self._metadata.current_snapshot()
+        return None if current is None else _commit(current)
 
-
-def _files(path: str) -> Snapshot:
-    table, wanted = load_table(path), _parsed(path)["snapshot"]
-    snapshot = present(path, table) if wanted is None else table.metadata.snapshot_by_id(int(wanted))
-    if snapshot is None:
-        raise DataError(
-            f"dataset.path={path}: the table has no such snapshot any more, or never had it; restore it, or begin a "
-            "new run on the present one, by init_from"
+    def files(self, commit: Commit, on_trap: OnTrap) -> list[TableFile]:
+        if (snapshot := self._snapshot(commit, on_trap)) is None:
+            return []
+        if self._deletes_rows(snapshot):
+            on_trap(
+                "deletes",
+                f"{self._where} has deleted rows at snapshot {commit.number}, which are still in its files; rewrite "
+                "the table's files without them (rewrite_data_files)",
+            )
+        # Tables of format 1 number no snapshots; their files are in the order of their names.
+        entries = sorted(
+            self._entries(snapshot), key=lambda entry: (entry.sequence_number or 0, entry.data_file.file_path)
         )
-    if (text := deleted_rows(path, table, snapshot)) is not None:
-        raise DataError(text)
-    files = live_files(path, table, snapshot)
-    require_names(path, table, files)
-    return Snapshot(f"{path.partition('@')[0]}@{snapshot.snapshot_id}", table.metadata.location, tuple(files))
+        return self._with_names([self._file(entry, snapshot) for entry in entries])
+
+    def later(self, commit: Commit, on_trap: OnTrap) -> list[Commit]:
+        snapshot = self._metadata.current_snapshot()
+        if snapshot is None:
+            raise DataError(f"{self._where} is empty, and had rows before; {BEGIN_AGAIN}")
+        chain: list[Any] = []
+        while snapshot is not None and snapshot.snapshot_id != commit.number:
+            chain.append(snapshot)
+            if snapshot.parent_snapshot_id == commit.number:
+                break
+            if snapshot.parent_snapshot_id is None and 0 < commit.order == snapshot.sequence_number - 1:
+                break  # pyiceberg takes the parent away when that expires
+            snapshot = self._metadata.snapshot_by_id(snapshot.parent_snapshot_id or 0)
+        if snapshot is None and self._snapshot(commit, on_trap) is not None:
+            raise DataError(
+                f"{self._where} was set back to a snapshot before {commit.number}, up to which it is trained; "
+                f"{BEGIN_AGAIN}"
+            )
+        return [_commit(snapshot) for snapshot in reversed(chain)]
+
+    def added(self, commit: Commit, on_trap: OnTrap) -> list[TableFile]:
+        from pyiceberg.manifest import ManifestEntryStatus
+        from pyiceberg.table.snapshots import Operation
+
+        if (snapshot := self._snapshot(commit, on_trap)) is None:
+            return []
+        operation = None if snapshot.summary is None else snapshot.summary.operation
+        if operation == Operation.REPLACE:
+            return []  # the same rows in other files
+        if operation != Operation.APPEND:
+            name = "a change" if operation is None else f"a snapshot of kind {operation.value}"
+            text = (
+                f"{self._where}: {name} ({commit.number}) changed rows that may be trained already, and a training can "
+                f"only add; {BEGIN_AGAIN}"
+            )
+            on_trap("deletes" if self._deletes_rows(snapshot) else "not_append", text)
+            return []
+        # A manifest may also carry on files that earlier snapshots added.
+        entries = [each for each in self._entries(snapshot, commit.number) if each.snapshot_id == commit.number]
+        added = [each for each in entries if each.status == ManifestEntryStatus.ADDED]
+        return self._with_names(sorted(self._file(each, snapshot) for each in added))
+
+    def _snapshot(self, commit: Commit, on_trap: OnTrap) -> Any:
+        """Return the snapshot of a commit; None if it has expired, and that is passed over."""
+        if (snapshot := self._metadata.snapshot_by_id(commit.number)) is None:
+            text = f"there is no snapshot {commit.number} any more, so files may be missing; {BEGIN_AGAIN}"
+            on_trap("lost_cursor", f"{self._where}: {text}")
+        return snapshot
+
+    def _deletes_rows(self, snapshot: Any) -> bool:
+        """Return True if a snapshot has files of deleted rows, which the data files still have."""
+        from pyiceberg.manifest import ManifestContent
+
+        deleting = [each for each in snapshot.manifests(self._table.io) if each.content == ManifestContent.DELETES]
+        return any(each.has_added_files() or each.has_existing_files() for each in deleting)
+
+    def _entries(self, snapshot: Any, added_by: int | None = None) -> Iterator[Any]:
+        """Yield the entries of data files of a snapshot, or of the manifests that another one added."""
+        from pyiceberg.manifest import ManifestContent
+
+        for manifest in snapshot.manifests(self._table.io):
+            if manifest.content == ManifestContent.DATA and added_by in (None, manifest.added_snapshot_id):
+                yield from manifest.fetch_manifest_entry(self._table.io)
+
+    def _file(self, entry: Any, snapshot: Any) -> TableFile:
+        """Return the file of an entry, which came with its own snapshot, or with `snapshot` if that expired."""
+        from pyiceberg.manifest import FileFormat
+
+        file = entry.data_file
+        if file.file_format != FileFormat.PARQUET:
+            raise DataError(f"{self._where}: {file.file_path} is not Parquet; rewrite the table's files as Parquet")
+        of = self._metadata.snapshot_by_id(entry.snapshot_id) or snapshot
+        return TableFile(file.file_path, file.file_size_in_bytes, of.timestamp_ms / 1e3)
+
+    def _with_names(self, files: list[TableFile]) -> list[TableFile]:
+        """Return files; raise DataError if a column of one has the name that another column of the table has now.
+
+        Files keep the names that columns had when they were written. Only where a name was given twice does that
+        matter, and footers are read; a column that was renamed just once is missing in the older files.
+        """
+        ids: dict[str, set[int]] = {}
+        for schema in self._metadata.schemas:
+            for field in schema.fields:
+                ids.setdefault(field.name, set()).add(field.field_id)
+        twice = {field.name: field.field_id for field in self._table.schema().fields if len(ids[field.name]) > 1}
+        if not twice or not files:
+            return files
+        filesystem, places, _ = opened_places([file.place for file in files], self._path)
+        for place in places:
+            for field in pq.read_schema(place, filesystem=filesystem):
+                number = (field.metadata or {}).get(_ID)
+                if field.name in twice and number is not None and int(number) != twice[field.name]:
+                    raise DataError(
+                        f"{self._where}: column {field.name} of {place} is another one than the table's column of this "
+                        f"name, as {count(len(ids[field.name]), 'column')} had it; rewrite the table's files "
+                        "(rewrite_data_files), or give the column a new name"
+                    )
+        return files
 
 
-def _parsed(path: str) -> re.Match[str]:
-    found = _NAME.fullmatch(path)
+def _loaded(path: str) -> Any:
+    """Return pyiceberg's table; raises DataError for a catalog that is not configured."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.utils.config import Config
+
+    found = _NAME.fullmatch(name_and_number(path)[0])
     if found is None:
         raise DataError(
             f"dataset.path={path} is not the name of an Iceberg table; write iceberg:CATALOG/NAMESPACE.TABLE, with "
             "@SNAPSHOT for an old one"
         )
-    return found
-
-
-def load_table(path: str) -> Any:
-    """Return pyiceberg's table as its catalog has it now; raises DataError for a catalog that is not configured."""
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.utils.config import Config
-
-    name, configuration = _parsed(path)["catalog"], Config()
+    name, configuration = found["catalog"], Config()
     settings: Any = configuration.get_catalog_config(name)
     if settings is None:
         known = did_you_mean(name, configuration.get_known_catalogs())
@@ -73,85 +168,8 @@ def load_table(path: str) -> Any:
             f"PYICEBERG_CATALOG__{name.upper()}__…; {known}"
         )
     with load_catalog(name, **settings) as catalog:
-        return catalog.load_table(_parsed(path)["table"])
+        return catalog.load_table(found["table"])
 
 
-def present(path: str, table: Any) -> Any:
-    """Return the present snapshot of a table; raises DataError if it has none."""
-    snapshot = table.metadata.current_snapshot()
-    if snapshot is None:
-        raise DataError(f"dataset.path={path}: nothing was ever written to the table; write rows to it")
-    return snapshot
-
-
-def deleted_rows(path: str, table: Any, snapshot: Any) -> str | None:
-    """Return a sentence on a snapshot with files of deleted rows, which the data files still have; else None."""
-    from pyiceberg.manifest import ManifestContent
-
-    deleting = [each for each in snapshot.manifests(table.io) if each.content == ManifestContent.DELETES]
-    if not any(each.has_added_files() or each.has_existing_files() for each in deleting):
-        return None
-    return (
-        f"dataset.path={path} has deleted rows at snapshot {snapshot.snapshot_id}, which are still in its files; "
-        "rewrite the table's files without them (rewrite_data_files)"
-    )
-
-
-def live_files(path: str, table: Any, snapshot: Any) -> list[TableFile]:
-    """Return all data files of a snapshot, in the order in which they came."""
-    from pyiceberg.manifest import ManifestContent
-
-    data = [each for each in snapshot.manifests(table.io) if each.content == ManifestContent.DATA]
-    entries = [entry for manifest in data for entry in manifest.fetch_manifest_entry(table.io)]
-    # Tables of format 1 number no snapshots; their files are in the order of their names.
-    entries.sort(key=lambda entry: (entry.sequence_number or 0, entry.data_file.file_path))
-    return [table_file(path, table, entry, snapshot) for entry in entries]
-
-
-def added_files(path: str, table: Any, snapshot: Any) -> list[TableFile]:
-    """Return the files that a snapshot added, sorted by their names."""
-    from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
-
-    own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
-    data = [each for each in own if each.content == ManifestContent.DATA]
-    entries = [entry for manifest in data for entry in manifest.fetch_manifest_entry(table.io)]
-    added = [entry for entry in entries if entry.status == ManifestEntryStatus.ADDED]
-    # A manifest may also carry on files that earlier snapshots added.
-    files = [table_file(path, table, each, snapshot) for each in added if each.snapshot_id == snapshot.snapshot_id]
-    return sorted(files)
-
-
-def table_file(path: str, table: Any, entry: Any, snapshot: Any) -> TableFile:
-    """Return the file of a manifest's entry, which came with its own snapshot, or with `snapshot` if that expired."""
-    from pyiceberg.manifest import FileFormat
-
-    file = entry.data_file
-    if file.file_format != FileFormat.PARQUET:
-        raise DataError(f"dataset.path={path}: {file.file_path} is not Parquet; rewrite the table's files as Parquet")
-    of = table.metadata.snapshot_by_id(entry.snapshot_id) or snapshot
-    return TableFile(file.file_path, file.file_size_in_bytes, of.timestamp_ms / 1e3)
-
-
-def require_names(path: str, table: Any, files: Sequence[TableFile]) -> None:
-    """Raise DataError if a column of a file has the name that another column of the table has now.
-
-    Files keep the names that columns had when they were written. Only where a name was given twice does that matter,
-    and the footers of the files are read; a column that was renamed just once is missing in the older files.
-    """
-    ids: dict[str, set[int]] = {}
-    for schema in table.metadata.schemas:
-        for field in schema.fields:
-            ids.setdefault(field.name, set()).add(field.field_id)
-    twice = {field.name: field.field_id for field in table.schema().fields if len(ids[field.name]) > 1}
-    if not twice or not files:
-        return
-    filesystem, places, _ = opened_places([file.place for file in files], path)
-    for place in places:
-        for field in pq.read_schema(place, filesystem=filesystem):
-            number = (field.metadata or {}).get(_ID)
-            if field.name in twice and number is not None and int(number) != twice[field.name]:
-                raise DataError(
-                    f"dataset.path={path}: column {field.name} of {place} is another one than the table's column of "
-                    f"this name, as {count(len(ids[field.name]), 'column')} had it; rewrite the table's files "
-                    "(rewrite_data_files), or give the column a new name"
-                )
+def _commit(snapshot: Any) -> Commit:
+    return Commit(snapshot.snapshot_id, snapshot.sequence_number or 0)

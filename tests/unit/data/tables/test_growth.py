@@ -18,6 +18,7 @@ from tests.support.tables import (
     catalog_in,
     delta_table,
     iceberg_table,
+    present_catalog,
     rewrite_log,
     samples,
     with_deletion_vector,
@@ -112,9 +113,9 @@ def test_a_compacted_delta_table_has_no_new_rows(table: Grown) -> None:
 def test_a_snapshot_that_marks_rows_as_deleted_is_a_trap(table: Grown) -> None:
     cursor = poll(table.path, None).files[-1].cursor
     if table.path == ICEBERG:
-        from persia_cli.data.tables.iceberg import load_table
-
-        add_delete_file(load_table(ICEBERG), table.folder, unquote(poll(table.path, None).files[0].path))
+        add_delete_file(
+            present_catalog().load_table("db.clicks"), table.folder, unquote(poll(table.path, None).files[0].path)
+        )
     else:
         table.append(1)
         rewrite_log(table.folder, with_deletion_vector)
@@ -128,9 +129,7 @@ def test_a_lost_cursor_is_a_trap(table: Grown) -> None:
     for seed in (1, 2, 3):
         table.append(seed)
     if table.path == ICEBERG:
-        from persia_cli.data.tables.iceberg import load_table
-
-        loaded = load_table(ICEBERG)
+        loaded = present_catalog().load_table("db.clicks")
         old = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots[:2]]
         loaded.maintenance.expire_snapshots().by_ids(old).commit()
     else:
@@ -144,9 +143,7 @@ def test_a_table_that_was_set_back_or_made_again_is_refused(table: Grown) -> Non
     table.append(1)
     whole = poll(table.path, None)
     if table.path == ICEBERG:
-        from persia_cli.data.tables.iceberg import load_table
-
-        loaded = load_table(ICEBERG)
+        loaded = present_catalog().load_table("db.clicks")
         loaded.manage_snapshots().rollback_to_snapshot(loaded.metadata.snapshots[0].snapshot_id).commit()
         sentence = "was set back"
     else:
@@ -154,6 +151,18 @@ def test_a_table_that_was_set_back_or_made_again_is_refused(table: Grown) -> Non
         sentence = "was made again"
     with pytest.raises(DataError, match=sentence):
         poll(table.path, whole.files[-1].cursor, skip=["lost_cursor", "not_append"])
+
+
+def test_nothing_is_missed_if_only_the_last_trained_snapshot_has_expired(table: Grown) -> None:
+    cursor = poll(table.path, None).files[-1].cursor
+    for seed in (1, 2):
+        table.append(seed)
+    if table.path == ICEBERG:
+        loaded = present_catalog().load_table("db.clicks")
+        loaded.maintenance.expire_snapshots().by_id(loaded.metadata.snapshots[0].snapshot_id).commit()
+    else:
+        (table.folder / "_delta_log" / f"{0:020}.json").unlink()
+    assert len(poll(table.path, cursor).files) == 2
 
 
 @pytest.mark.parametrize("cursor", ["part-0001.parquet", "all 1"])
@@ -170,9 +179,7 @@ def test_a_table_at_one_snapshot_is_not_followed(table: Grown) -> None:
 def test_a_poll_of_a_thousand_new_files_takes_less_than_a_second(table: Grown) -> None:
     cursor = poll(table.path, None).files[-1].cursor
     if table.path == ICEBERG:
-        from persia_cli.data.tables.iceberg import load_table
-
-        loaded = load_table(ICEBERG)
+        loaded = present_catalog().load_table("db.clicks")
         [source] = (table.folder / "db" / "clicks" / "data").glob("*.parquet")
         links = [source.with_name(f"more-{number:04}.parquet") for number in range(1000)]
         for link in links:

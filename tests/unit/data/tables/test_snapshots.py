@@ -113,7 +113,7 @@ def test_an_expired_snapshot_is_refused(catalog: Any) -> None:
     table = iceberg_table(catalog)
     old = table.metadata.snapshots[0].snapshot_id
     table.maintenance.expire_snapshots().by_id(old).commit()
-    with pytest.raises(DataError, match="no such snapshot any more"):
+    with pytest.raises(DataError, match=f"there is no snapshot {old} any more"):
         locate(f"{ICEBERG}@{old}")
 
 
