@@ -200,7 +200,7 @@ def schedule_of_portions(
         if portion is None:
             yield Phase("idle", last=position)
         elif is_due:
-            evaluation = Phase("evaluating", scored, scored + portions.steps_of(portion))
+            evaluation = Phase("evaluating", scored, scored + portion.steps)
             yield evaluation
             scored, is_due = evaluation.last, evaluation.is_cut
         else:

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from persia_cli.control.position import StepGrid
-
 KEPT = 4
 """Number of portions that are kept: the present one, those around it, and one more for reports that come late."""
 AHEAD = 2
@@ -23,6 +21,7 @@ class PlannedPortion:
 
     number: int
     first_step: int
+    steps: int
     first_sample: int
     rows: int
     files: Sequence[tuple[str, int, str]]
@@ -37,34 +36,30 @@ class PlannedPortion:
     expired: int = 0
     """Rows that were last used before this step have expired, by the time of the data."""
 
-    def steps(self, batch_size: int) -> int:
-        """Return the number of its steps."""
-        return -(-self.rows // batch_size)
+    @property
+    def end(self) -> int:
+        """The step after its last one."""
+        return self.first_step + self.steps
 
 
 class Portions:
     """The portions of a job whose training begins at `step`, after `samples` samples; those kept are a grid."""
 
-    def __init__(self, batch_size: int, world_size: int, step: int, samples: int) -> None:
-        self._batch_size, self._world_size = batch_size, world_size
+    def __init__(self, batch_size: int, step: int, samples: int) -> None:
+        self._batch_size = batch_size
         self._before = step, samples
-        self._kept: deque[tuple[PlannedPortion, StepGrid]] = deque(maxlen=KEPT)
+        self._kept: deque[PlannedPortion] = deque(maxlen=KEPT)
         self.end: int | None = None
         """The step at which training ends, once it is known."""
 
-    def add(self, portion: PlannedPortion) -> int:
-        """Add the next portion; return the step at which it ends."""
-        place = portion.first_step, portion.number, portion.first_sample
-        self._kept.append((portion, StepGrid(portion.rows, self._batch_size, self._world_size, *place)))
-        return self.last
+    def add(self, portion: PlannedPortion) -> None:
+        """Add the next portion."""
+        self._kept.append(portion)
 
     @property
     def last(self) -> int:
         """The step at which the last portion ends."""
-        if not self._kept:
-            return self._before[0]
-        portion, grid = self._kept[-1]
-        return portion.first_step + grid.steps
+        return self._kept[-1].end if self._kept else self._before[0]
 
     def is_end(self, step: int, steps: int) -> bool:
         """Return True if training ends at a step, which has `steps` at most."""
@@ -72,7 +67,7 @@ class Portions:
 
     def ahead_of(self, step: int) -> int:
         """Return the number of portions that end after a step."""
-        return sum(step < portion.first_step + grid.steps for portion, grid in self._kept)
+        return sum(step < portion.end for portion in self._kept)
 
     def expires_at(self, step: int) -> int:
         """Return the number of steps after which a row has expired in the portion of a step, at its end; 0 for none."""
@@ -81,20 +76,15 @@ class Portions:
 
     def of(self, step: int) -> PlannedPortion | None:
         """Return the portion that has a step; None if it is not known."""
-        return next((kept for kept, grid in self._kept if kept.first_step <= step < kept.first_step + grid.steps), None)
+        return next((portion for portion in self._kept if portion.first_step <= step < portion.end), None)
 
     def from_number(self, number: int) -> list[PlannedPortion]:
         """Return the portions that are kept, from a number on."""
-        return [portion for portion, _ in self._kept if portion.number >= number]
-
-    def steps_of(self, portion: PlannedPortion) -> int:
-        """Return the number of steps of a portion."""
-        return portion.steps(self._batch_size)
+        return [portion for portion in self._kept if portion.number >= number]
 
     def end_of(self, portion: PlannedPortion) -> int:
         """Return the step at which a portion ends, or training within it."""
-        last = portion.first_step + portion.steps(self._batch_size)
-        return last if self.end is None else min(last, self.end)
+        return portion.end if self.end is None else min(portion.end, self.end)
 
     def end_after(self, samples: int, portion: PlannedPortion) -> int:
         """Return the first step of a portion at which so many samples are trained."""
@@ -102,7 +92,7 @@ class Portions:
 
     def samples_before(self, step: int) -> int:
         """Return the number of samples in all steps before one of a portion that is kept, or its end."""
-        for portion, grid in reversed(self._kept):
+        for portion in reversed(self._kept):
             if portion.first_step <= step:
-                return min(grid.samples_before(step), portion.first_sample + portion.rows)
+                return portion.first_sample + min((step - portion.first_step) * self._batch_size, portion.rows)
         return self._before[1]

@@ -1,16 +1,19 @@
 """Files of data that grows: what the footers of new ones show, and the contents of those of a portion."""
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+
+import pyarrow as pa
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.time_format import UNITS
 from persia_cli.data.follow.planner import NewFile, passed_over, planner_of
+from persia_cli.data.read.arrow_types import UnusableValueError
 from persia_cli.data.read.files import DataFile, locate
 from persia_cli.data.read.row_groups import statistics_of
-from persia_cli.data.read.scan import ParquetScan, footers, scan
+from persia_cli.data.read.scan import Files, ParquetScan, footers, scan
+from persia_cli.data.read.times import from_format, microseconds
+from persia_cli.data.tables.snapshots import TABLES
+from persia_cli.data.tables.table import opened_places
 from persia_cli.errors import DataError
 
 
@@ -25,30 +28,20 @@ class MeasuredFile(NamedTuple):
     """The first and the last time of its samples, in seconds since 1970, if its statistics have them."""
 
 
-def located(paths: Sequence[str]) -> tuple[Any, str | None, tuple[DataFile, ...]]:
-    """Return the file system of paths or URIs of one place, the URI of the first one, and the files there.
-
-    Raises DataError for a file that is not there.
-    """
-    first = locate(paths[0])
-    inner = list(paths)
-    if first.uri is not None:
-        # The file system is opened once: what differs between the URIs is the path below their host.
-        host = first.path.removesuffix(_below_host(paths[0]))
-        inner = [host + _below_host(path) for path in paths]
-    elif first.path != paths[0]:  # file://…, in which signs may be encoded
-        inner = [locate(path).path for path in paths]
-    infos = first.filesystem.get_file_info(inner)
+def located(dataset: ParquetDataset, paths: Sequence[str]) -> Files:
+    """Return files of a data set that grows, given their paths; raises DataError for one that is not there."""
+    [path] = dataset.paths
+    if path.startswith(TABLES):
+        filesystem, inner, uri = opened_places(paths, path)
+    else:
+        folder = locate(path)
+        filesystem, inner, uri = folder.filesystem, list(paths), folder.uri
+    infos = filesystem.get_file_info(inner)
     if missing := next((path for path, info in zip(paths, infos, strict=True) if not info.is_file), None):
         raise DataError(
             f"{missing} was removed before it was trained; restore it, and leave files until their training is saved"
         )
-    files = tuple(DataFile(path, info.size) for path, info in zip(inner, infos, strict=True))
-    return first.filesystem, first.uri, files
-
-
-def _below_host(uri: str) -> str:
-    return "/" + unquote(uri.partition("?")[0].partition("://")[2].partition("/")[2])
+    return filesystem, uri, tuple(DataFile(path, info.size) for path, info in zip(inner, infos, strict=True))
 
 
 def measured(dataset: ParquetDataset, files: Sequence[NewFile]) -> tuple[list[MeasuredFile], list[str], int]:
@@ -63,7 +56,7 @@ def measured(dataset: ParquetDataset, files: Sequence[NewFile]) -> tuple[list[Me
     skipped: list[str] = []
     if not files:
         return found, skipped, 0
-    filesystem, uri, places = located([file.path for file in files])
+    filesystem, uri, places = located(dataset, [file.path for file in files])
     for number, (file, (place, footer)) in enumerate(
         zip(files, footers(dataset, filesystem, places, uri), strict=True)
     ):
@@ -77,37 +70,25 @@ def measured(dataset: ParquetDataset, files: Sequence[NewFile]) -> tuple[list[Me
     return found, skipped, len(files)
 
 
-def _times(metadata: Any, column: str | None, unit: str | None) -> tuple[float | None, float | None]:
+def _times(metadata: Any, column: str | None, form: str | None) -> tuple[float | None, float | None]:
     """Return the least and the greatest time of a file by the statistics of its row groups."""
-    if column is None:
+    groups = range(metadata.num_row_groups) if column is not None else ()
+    found = [statistics_of(metadata.row_group(number), {column}).get(column) for number in groups]
+    if not found or not all(statistics is not None and statistics.has_min_max for statistics in found):
         return None, None
-    least, greatest = [], []
-    for number in range(metadata.num_row_groups):
-        statistics = statistics_of(metadata.row_group(number), {column}).get(column)
-        if statistics is None or not statistics.has_min_max:
-            return None, None
-        least.append(statistics.min)
-        greatest.append(statistics.max)
-    return (_seconds(min(least), unit), _seconds(max(greatest), unit)) if least else (None, None)
-
-
-def _seconds(value: Any, unit: str | None) -> float | None:
-    """Return a time in seconds since 1970; None for a value that is none."""
-    if isinstance(value, int | float):
-        return float(value * UNITS.get(unit or "seconds", 0.0) / 1e6) or None
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-    if isinstance(value, datetime):
-        return datetime.combine(value.date(), value.time(), value.tzinfo or UTC).timestamp()
-    return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp() if isinstance(value, date) else None
+    ends = min(statistics.min for statistics in found), max(statistics.max for statistics in found)
+    # The order of texts is that of times only as ISO 8601 writes them, without a format.
+    form = (form or "seconds") if isinstance(ends[0], int | float) else None
+    try:
+        least, greatest = microseconds(from_format(pa.array(ends), form)).to_pylist()
+    except (UnusableValueError, TypeError):
+        return None, None
+    return least / 1e6, greatest / 1e6
 
 
 def scan_of(dataset: ParquetDataset, paths: Sequence[str]) -> ParquetScan:
     """Return the contents of files of a data set that grows, in this order; raises DataError with every problem."""
-    return scan(dataset, files=located(paths))
+    return scan(dataset, files=located(dataset, paths))
 
 
 def first_contents(dataset: ParquetDataset) -> ParquetScan:

@@ -1,21 +1,22 @@
 """Planners: which files of data that grows come after a cursor, in their order of arrival.
 
 A *cursor* is a short text that only its planner understands, such as the name of the last file of a folder; that of
-each file is the position after it. A planner reads no rows. It is used on one thread, and waits for disks and stores.
+each file is the position after it. `poll` of a planner returns at most so many files after a cursor, the first of all
+for None. It reads no rows, is used on one thread, and waits for disks and stores.
 """
 
 # Invariants:
 #
 # - The files after a cursor only get more at their end: a second call has the files of the first one, and then others.
-# - What would break that is a trap: an error that names it, or, where `dataset.follow.skip` has its kind, a sentence.
+# - What would break that is a trap: a DataError of one sentence, or, where `dataset.follow.skip` has its kind, a
+#   sentence of the plan.
 
 import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from posixpath import join, relpath
-from typing import NamedTuple, Protocol
-from urllib.parse import quote, unquote
+from posixpath import relpath
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.follow import Trap
 from persia_cli.data.read.files import SUFFIXES, find_files, locate
 from persia_cli.data.tables.snapshots import TABLES, open_table
-from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, address_of_file, asked, name_and_number
+from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, asked, name_and_number
 from persia_cli.errors import DataError, count
 
 _CURSOR = re.compile(r"(all )?(\d+):(\d+) (\d+)/(\d+)")
@@ -35,7 +36,7 @@ class NewFile(NamedTuple):
     """A file that has come whole and does not change any more."""
 
     path: str
-    """An absolute path, or a URI, as `dataset.path` has them."""
+    """Its path on the file system of `dataset.path`, or its place in a table."""
     cursor: str
     """The cursor after this file."""
     arrived: float
@@ -50,16 +51,6 @@ class Plan(NamedTuple):
     """A sentence on each trap that was passed over."""
 
 
-class Planner(Protocol):
-    """Finds new files."""
-
-    def poll(self, cursor: str | None, most: int) -> Plan:
-        """Return at most so many files after a cursor, the first of all for None.
-
-        Raises DataError, one sentence, for a trap.
-        """
-
-
 def passed_over(trap: Trap, skip: Collection[Trap], text: str) -> str:
     """Return the sentence on a trap that is to be passed over; raise DataError for another."""
     if trap not in skip:
@@ -67,7 +58,7 @@ def passed_over(trap: Trap, skip: Collection[Trap], text: str) -> str:
     return f"passed over ({trap}): {text}"
 
 
-def planner_of(dataset: ParquetDataset, trained: Callable[[], Iterable[str]] = tuple) -> Planner:
+def planner_of(dataset: ParquetDataset, trained: Callable[[], Iterable[str]] = tuple) -> "TablePlanner | FolderPlanner":
     """Return the planner of a data set's path.
 
     `trained` returns the paths of the files that the run's record has, for the first poll after a resume. Raises
@@ -95,7 +86,6 @@ class TablePlanner:
         """Sentences on traps that were passed over."""
 
     def poll(self, cursor: str | None, most: int) -> Plan:
-        """Return the files that came after the cursor; see `Planner`."""
         skipped: list[str] = []
         files = asked(
             self._path,
@@ -122,7 +112,7 @@ class TablePlanner:
             files = table.files(each, on_trap) if whole else table.added(each, on_trap)
             for number, file in enumerate(files[taken:], taken + 1):
                 after = f"{whole}{each.number}:{each.order} {number}/{len(files)}"
-                found.append(NewFile(address_of_file(file.place), after, file.arrived))
+                found.append(NewFile(file.place, after, file.arrived))
         return found[:most]
 
 
@@ -141,33 +131,31 @@ class FolderPlanner:
     """
 
     def __init__(self, path: str, skip: Collection[Trap] = (), trained: Callable[[], Iterable[str]] = tuple) -> None:
-        self._place, self._skip, self._trained = locate(path), skip, trained
+        self._path, self._place, self._skip, self._trained = path, locate(path), skip, trained
         if self._place.is_pattern:
             raise DataError(f"dataset.path={path} has wildcards, and dataset.follow is of a folder; name the folder")
-        self._root = path.rstrip("/") if self._place.uri is not None else self._place.path.rstrip("/")
         self._known: NDArray[np.uint64] | None = None
         """Sorted hashes of the names that are trained or passed over and were there at the last poll."""
 
     def poll(self, cursor: str | None, most: int) -> Plan:
-        """Return the files whose names come after the cursor; see `Planner`."""
         files = {relpath(file.path, self._place.path): file.path for file in find_files(self._place)}
         fit = [name for name in files if name.lower().endswith(SUFFIXES["parquet"])]
         after = 0 if cursor is None else bisect_right(fit, cursor)
         if self._known is None:
-            trained = np.unique(_hashes(map(self._name_of, self._trained())))
+            trained = np.unique(_hashes(relpath(path, self._place.path) for path in self._trained()))
             # Nothing is known of a run whose record is lost; all files up to the cursor count as trained.
             self._known = trained if trained.size or cursor is None else np.unique(_hashes(fit[:after]))
         skipped = self._late(fit[:after], cursor)
         unfit = sorted(files.keys() - set(fit))
         for name in self._unknown(unfit):
-            text = f"{name} in {self._root} is no Parquet file; move it away"
+            text = f"{name} in {self._path} is no Parquet file; move it away"
             skipped.append(passed_over("unfit_file", self._skip, text))
         new = fit[after : after + most]
         infos = self._place.filesystem.get_file_info([files[name] for name in new]) if new else []
         found = []
         for name, info in zip(new, infos, strict=True):
             arrived = time.time() if info.mtime_ns is None else info.mtime_ns / 1e9
-            found.append(NewFile(self._path_of(name), name, arrived))
+            found.append(NewFile(files[name], name, arrived))
         self._known = np.unique(_hashes([*fit[: after + most], *unfit]))
         return Plan(found, skipped)
 
@@ -182,22 +170,10 @@ class FolderPlanner:
             return []
         more = f" and {count(len(names) - 1, 'more file')}" if len(names) > 1 else ""
         text = (
-            f"{names[0]}{more} in {self._root} came after {cursor}, which is trained already, but files come in the "
+            f"{names[0]}{more} in {self._path} came after {cursor}, which is trained already, but files come in the "
             "order of their names; give it a later name"
         )
         return [passed_over("late_file", self._skip, text)]
-
-    def _path_of(self, name: str) -> str:
-        if self._place.uri is None:
-            return join(self._root, name)
-        root, sign, query = self._root.partition("?")
-        return f"{join(root, quote(name))}{sign}{query}"
-
-    def _name_of(self, path: str) -> str:
-        """Return the name of a file by its path, as `_path_of` makes it."""
-        if self._place.uri is None:
-            return relpath(path, self._root)
-        return unquote(path.partition("?")[0].removeprefix(f"{self._root.partition('?')[0].rstrip('/')}/"))
 
 
 def _hashes(names: Iterable[str]) -> NDArray[np.uint64]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
-from urllib.parse import quote
 
 from pyarrow import fs
 
@@ -84,12 +83,6 @@ def divided(place: str) -> tuple[str, str]:
         return "", "/" + place.removeprefix("file:").lstrip("/")
     found = _REMOTE.fullmatch(plain_uri(place))
     return ("", place) if found is None else (found[1], found[2])
-
-
-def address_of_file(place: str) -> str:
-    """Return the path or URI of a place, as `dataset.path` has it."""
-    host, path = divided(place)
-    return host + quote(path) if host else path
 
 
 def opened_places(places: Sequence[str], table: str) -> tuple[Any, list[str], str | None]:

@@ -371,7 +371,7 @@ def machine_of(
     events, requests = JournalLines(effects, EVENTS), PendingRequests()
     portions = None
     if run.follows is not None and job.task == "train":
-        portions = Portions(run.train.batch, run.cluster.nn_workers, step, samples)
+        portions = Portions(run.train.batch, step, samples)
     grid = portions or StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
     record = RunRecord(
         *(events, JournalLines(effects, METRICS), run, grid, step, samples, state),

@@ -88,7 +88,8 @@ class Following:
     def _add(self, portion: PlannedPortion) -> None:
         portions = self._state.portions
         assert portions is not None
-        last, until = portions.add(portion), self._until
+        portions.add(portion)
+        last, until = portions.last, self._until
         if until is None:
             pass
         elif until.samples is not None and until.samples <= portion.first_sample + portion.rows:

@@ -95,22 +95,15 @@ class PortionFinder:
         while self._recorded is not None and (portion := next(self._recorded, None)) is not None:
             self._last, self._cursor = portion, portion.cursor
             self._expired(portion.first_step, portion.greatest)
-            if portion.first_step + portion.steps(self._batch_size) > self._step:
+            if portion.end > self._step:
                 return portion
-        if self._recorded is not None and self._end()[1] < self._step:
+        if self._recorded is not None and (self._last.end if self._last else 0) < self._step:
             raise CheckpointError(
                 f"{self._path} lacks the portions up to step {self._step:,}, from which the training is to go on; "
                 "restore it, or begin a new run with the model, by init_from"
             )
         self._recorded = None
         return None
-
-    def _end(self) -> tuple[int, int, int]:
-        """Return number, end and samples of the last portion."""
-        last = self._last
-        if last is None:
-            return 0, 0, 0
-        return last.number, last.first_step + last.steps(self._batch_size), last.first_sample + last.rows
 
     def _oldest(self) -> float | None:
         return self._waiting[0].file.arrived if self._waiting else None
@@ -134,17 +127,18 @@ class PortionFinder:
 
     def _record(self) -> PlannedPortion:
         """Make a portion of the files that wait, as far as it needs them, and write it."""
-        number, step, sample = self._end()
-        taken, rows = 0, 0
+        last, taken, rows = self._last, 0, 0
+        step = last.end if last else 0
         while taken < min(len(self._waiting), MOST_FILES) and rows < self._follow.rows:
             rows, taken = rows + self._waiting[taken].rows, taken + 1
         files, self._waiting, self._since = self._waiting[:taken], self._waiting[taken:], self._clock()
         least = [file.least for file in files if file.least is not None]
         greatest = [file.greatest for file in files if file.greatest is not None]
         self._last = PlannedPortion(
-            number=number + 1,
+            number=last.number + 1 if last else 1,
             first_step=step,
-            first_sample=sample,
+            steps=-(-rows // self._batch_size),
+            first_sample=last.first_sample + last.rows if last else 0,
             rows=rows,
             files=[(file.file.path, file.rows, file.content) for file in files],
             cursor=files[-1].file.cursor,

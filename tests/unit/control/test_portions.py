@@ -14,9 +14,9 @@ SIZE = 8
 
 def portion(before: PlannedPortion | None, rows: int) -> PlannedPortion:
     """Return the portion after another one."""
-    first_step = before.first_step + before.steps(SIZE) if before else 0
+    first_step = before.end if before else 0
     sample = before.first_sample + before.rows if before else 0
-    return PlannedPortion(before.number + 1 if before else 1, first_step, sample, rows, [], "", 0.0)
+    return PlannedPortion(before.number + 1 if before else 1, first_step, -(-rows // SIZE), sample, rows, [], "", 0.0)
 
 
 def grow(portions: Portions, rows: list[int]) -> list[PlannedPortion]:
@@ -29,10 +29,11 @@ def grow(portions: Portions, rows: list[int]) -> list[PlannedPortion]:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9))
 def test_steps_and_samples_of_portions_have_no_gap(rows: list[int]) -> None:
-    portions, added = Portions(SIZE, 2, 0, 0), list[PlannedPortion]()
+    portions, added = Portions(SIZE, 0, 0), list[PlannedPortion]()
     for count in rows:
         added.append(portion(added[-1] if added else None, count))
-        assert portions.add(added[-1]) == portions.last
+        portions.add(added[-1])
+        assert portions.last == added[-1].end
         assert len(portions.from_number(0)) == min(len(added), KEPT)
         for known in added[-KEPT:]:
             grid = StepGrid(known.rows, SIZE, 2, known.first_step, known.number, known.first_sample)
@@ -52,7 +53,7 @@ def test_steps_and_samples_of_portions_have_no_gap(rows: list[int]) -> None:
     st.randoms(use_true_random=False),
 )
 def test_each_portion_is_scored_and_trained_once(rows: list[int], save_every: int | None, scores: bool, turn) -> None:
-    portions, last, left = Portions(SIZE, 1, 0, 0), None, list(rows)
+    portions, last, left = Portions(SIZE, 0, 0), None, list(rows)
     phases: list[Phase] = []
     for phase in schedule_of_portions(
         portions, 0, steps=10**6, scores_next=scores, save_every=save_every, save_at_end=True
@@ -77,7 +78,7 @@ def test_each_portion_is_scored_and_trained_once(rows: list[int], save_every: in
 
 def test_an_evaluation_comes_before_its_portion_and_not_again_after_a_resume() -> None:
     def kinds(first: int, due: bool) -> list[str]:
-        portions = Portions(SIZE, 1, first, first * SIZE)
+        portions = Portions(SIZE, first, first * SIZE)
         grow(portions, [2 * SIZE, 2 * SIZE])
         portions.end = 4
         phases = schedule_of_portions(portions, first, steps=100, scores_next=True, evaluation_due=due)
@@ -91,17 +92,17 @@ def test_an_evaluation_comes_before_its_portion_and_not_again_after_a_resume() -
 
 
 def test_training_ends_within_a_portion_and_after_a_request() -> None:
-    portions = Portions(SIZE, 1, 0, 0)
+    portions = Portions(SIZE, 0, 0)
     [first] = grow(portions, [10 * SIZE])
     portions.end = portions.end_after(3 * SIZE + 1, first)
     phases = list(schedule_of_portions(portions, 0, steps=100, save_at_end=True))
     assert phases == [Phase("training", 0, 4), Phase("saving", last=4), Phase("done")]
 
-    portions = Portions(SIZE, 1, 5, 5 * SIZE)
+    portions = Portions(SIZE, 5, 5 * SIZE)
     portions.end = 4
     assert list(schedule_of_portions(portions, 5, steps=100, is_saved=True)) == [Phase("done")]
 
-    requests, portions = PendingRequests(), Portions(SIZE, 1, 0, 0)
+    requests, portions = PendingRequests(), Portions(SIZE, 0, 0)
     generator = schedule_of_portions(portions, 0, steps=100, requests=requests)
     assert next(generator).kind == "idle"
     requests.end = True

@@ -362,14 +362,15 @@ class GrowingJob(CoordinatedJob):
         """Find a portion of one to 40 steps, or none."""
         if self.pid % 3 == 0:
             return Found(0.0, waiting=1.0 if self.pid % 2 else None)
-        step, sample = (self.found[-1].first_step + self.found[-1].steps(32), 0) if self.found else (0, 0)
-        self.found.append(PlannedPortion(len(self.found) + 1, step, sample, 1 + self.pid * 31 % 1280, [], "", 0.0))
+        step, sample = (self.found[-1].end, 0) if self.found else (0, 0)
+        rows = 1 + self.pid * 31 % 1280
+        self.found.append(PlannedPortion(len(self.found) + 1, step, -(-rows // 32), sample, rows, [], "", 0.0))
         return Found(0.0, self.found[-1])
 
     def _check_item(self, request: NextItem, item: Item) -> None:
         portion = self.found[item.portion - 1]
         assert item.portion in (*request.portions, *(known.number for known in item.portions)), "the loader can read it"
-        assert item.begin <= item.first < item.last <= item.begin + portion.steps(32)
+        assert item.begin <= item.first < item.last <= item.begin + portion.steps
         if request.split == TRAIN:
             assert item.begin == portion.first_step
 
@@ -381,9 +382,7 @@ class GrowingJob(CoordinatedJob):
     def phases_train_portions_that_are_recorded(self) -> None:
         phase = self.job.state.phases.current
         if phase is not None and phase.kind == "training":
-            assert any(
-                each.first_step <= phase.first <= phase.last <= each.first_step + each.steps(32) for each in self.found
-            )
+            assert any(each.first_step <= phase.first <= phase.last <= each.end for each in self.found)
 
     @invariant()
     def one_look_at_a_time(self) -> None:
