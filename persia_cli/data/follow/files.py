@@ -1,6 +1,6 @@
 """Files of data that grows: what the footers of new ones show, and the contents of those of a portion."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -44,36 +44,29 @@ def located(dataset: ParquetDataset, paths: Sequence[str]) -> Files:
     return filesystem, uri, tuple(DataFile(path, info.size) for path, info in zip(inner, infos, strict=True))
 
 
-def measured(dataset: ParquetDataset, files: Sequence[NewFile]) -> tuple[list[MeasuredFile], list[str], int]:
-    """Return what the footers of new files show, without those that have no rows.
+def measured(dataset: ParquetDataset, files: Sequence[NewFile]) -> Iterator[tuple[NewFile, MeasuredFile | str]]:
+    """Yield each new file with what its footer shows, or with a sentence if it is passed over.
 
-    Of a file that does not fit the data set, whose kinds of columns are settled, a sentence follows if it is to be
-    passed over. If not, the first file raises DataError, and another one ends the list. The number of files that were
-    looked at comes last.
+    Raises DataError for a file that does not fit the data set, whose kinds of columns are settled.
     """
     assert dataset.follow is not None
-    found: list[MeasuredFile] = []
-    skipped: list[str] = []
     if not files:
-        return found, skipped, 0
+        return
     filesystem, uri, places = located(dataset, [file.path for file in files])
-    for number, (file, (place, footer)) in enumerate(
-        zip(files, footers(dataset, filesystem, places, uri), strict=True)
-    ):
+    for file, (place, footer) in zip(files, footers(dataset, filesystem, places, uri), strict=True):
         if isinstance(footer, str):
-            if number and "unfit_file" not in dataset.follow.skip:
-                return found, skipped, number
-            skipped.append(passed_over("unfit_file", dataset.follow.skip, f"{place.name}: {footer}"))
-        elif footer.metadata.num_rows:
+            yield file, passed_over("unfit_file", dataset.follow.skip, f"{place.name}: {footer}")
+        else:
             times = _times(footer.metadata, dataset.follow.time, dataset.follow.format)
-            found.append(MeasuredFile(file, footer.metadata.num_rows, footer.content, *times))
-    return found, skipped, len(files)
+            yield file, MeasuredFile(file, footer.metadata.num_rows, footer.content, *times)
 
 
 def _times(metadata: Any, column: str | None, form: str | None) -> tuple[float | None, float | None]:
     """Return the least and the greatest time of a file by the statistics of its row groups."""
-    groups = range(metadata.num_row_groups) if column is not None else ()
-    found = [statistics_of(metadata.row_group(number), {column}).get(column) for number in groups]
+    if column is None:
+        return None, None
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    found: list[Any] = [statistics_of(group, {column}).get(column) for group in groups]
     if not found or not all(statistics is not None and statistics.has_min_max for statistics in found):
         return None, None
     ends = min(statistics.min for statistics in found), max(statistics.max for statistics in found)

@@ -24,8 +24,9 @@ class PortionSource:
     def __init__(self, dataset: ParquetDataset, seed: int, links: Mapping[str, Link], queries: bool) -> None:
         self._dataset, self._seed, self._links, self._queries = dataset, seed, links, queries
         self._portions: dict[int, DataPortion] = {}
-        self._open: tuple[int, ParquetSource] | None = None
-        self._next: tuple[int, Future[ParquetSource]] | None = None
+        self._opened: dict[int, Future[ParquetSource]] = {}
+        """The portion that is read, by its number, and the next one."""
+        self._present: ParquetSource | None = None
         self._counts: Counter[str] = Counter()
         """Numbers of values that reading filled or cut in portions that are closed."""
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="persia-portion")
@@ -46,7 +47,7 @@ class PortionSource:
     @property
     def rows(self) -> int:
         """Rows of the portion that is read."""
-        return self._open[1].rows if self._open is not None else 0
+        return self._present.rows if self._present is not None else 0
 
     @property
     def train_data(self) -> TrainingData:
@@ -56,44 +57,40 @@ class PortionSource:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of values that reading filled or cut so far."""
-        opened = self._open  # another thread may close it
-        return dict(self._counts + Counter(opened[1].counts if opened is not None else {}))
+        present = self._present  # another thread may close it
+        return dict(self._counts + Counter(present.counts if present is not None else {}))
 
     def read(self, epoch: int, start: int, stop: int) -> Batch:
         """Return rows [start, stop) of the portion with the number `epoch`; raises DataError."""
-        if self._open is None or self._open[0] != epoch:
-            self._leave()
-            self._open = epoch, self._opened(epoch)
+        source = self._begin(epoch).result()
+        if source is not self._present:
+            self._leave(keep=epoch)
+            self._present = source
             self._portions = {number: known for number, known in self._portions.items() if number >= epoch - 1}
-        source = self._open[1]
         batch = source.read(epoch, start, stop)
-        if source.at_last_block and self._next is None and epoch + 1 in self._portions:
-            self._next = epoch + 1, self._opener.submit(self._new, epoch + 1)
+        if source.at_last_block and epoch + 1 in self._portions:
+            self._begin(epoch + 1)
         return batch
 
     def close(self) -> None:
         """Release files and threads."""
         self._leave()
-        if self._next is not None:
-            with suppress(Exception):  # an error belongs to a portion that is not read
-                self._next[1].result().close()
         self._opener.shutdown(wait=True)
 
-    def _leave(self) -> None:
-        if self._open is not None:
-            (_, source), self._open = self._open, None
-            source.close()
-            self._counts.update(source.counts)
+    def _begin(self, number: int) -> Future[ParquetSource]:
+        """Begin to open a portion, unless that is done."""
+        if number not in self._opened:
+            self._opened[number] = self._opener.submit(self._new, number)
+        return self._opened[number]
 
-    def _opened(self, number: int) -> ParquetSource:
-        """Return a portion that is opened already, or open it."""
-        ready, self._next = self._next, None
-        if ready is not None and ready[0] == number:
-            return ready[1].result()
-        if ready is not None:
-            with suppress(Exception):
-                ready[1].result().close()
-        return self._new(number)
+    def _leave(self, keep: int | None = None) -> None:
+        """Close all portions but one."""
+        if self._present is not None:
+            self._counts.update(self._present.counts)
+            self._present = None
+        for number in self._opened.keys() - {keep}:
+            with suppress(Exception):  # an error belongs to a portion that is not read
+                self._opened.pop(number).result().close()
 
     def _new(self, number: int) -> ParquetSource:
         """Open a portion and begin to decode its first block; raises DataError if its files are others now."""

@@ -8,8 +8,7 @@ Numbers only grow, so the order of names is that of arrival over all partitions.
 #
 # - The record decides what is landed. A file is written under a hidden name, then the record has its messages, then it
 #   gets its name. The next process gives names to the files that the record has, and removes the others.
-# - So a file may be removed once it has its name, and a reader that goes on after the last name that it has read misses
-#   none.
+# - So a file may be removed once it has its name. A reader that goes on after its last name misses none.
 
 import os
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ class Position(NamedTuple):
     """Checksum of the message before it, if that was landed."""
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class LandingRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of RECORD."""
 
     topic: str
@@ -49,7 +48,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     """Arrow schema of all files, as IPC has it; None before the first."""
 
 
-_DECODER = msgspec.json.Decoder(_Record)
+_DECODER = msgspec.json.Decoder(LandingRecord)
 
 
 class LandingFolder:
@@ -98,7 +97,7 @@ class LandingFolder:
         write_whole(self._folder / RECORD, msgspec.json.encode(self._record))
 
 
-def _recorded(folder: Path, topic: str, cluster: str) -> _Record:
+def _recorded(folder: Path, topic: str, cluster: str) -> LandingRecord:
     """Return the record of an earlier process, or a new one; raises UserError for a folder of other messages."""
     path = folder / RECORD
     try:
@@ -106,7 +105,7 @@ def _recorded(folder: Path, topic: str, cluster: str) -> _Record:
     except FileNotFoundError:
         if any(folder.glob("*.parquet")):
             raise UserError(f"--to {folder} has files, and no {RECORD}; give an empty folder, or restore it") from None
-        return _Record(topic, cluster, {})
+        return LandingRecord(topic, cluster, {})
     except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)}); restore it") from error
     for what, there, here in (("topic", record.topic, topic), ("cluster", record.cluster, cluster)):

@@ -106,7 +106,7 @@ class Delta:
         return TableFile(plain if "://" in plain else f"{self.root}/{plain}", nbytes, time_ms / 1e3)
 
     def _require_plain(self, settings: dict[str, str], features: Iterable[str], version: int) -> None:
-        """Raise DataError for a table whose files are not to be read as they are."""
+        """Raise DataError for a table whose files are not read unchanged."""
         if settings.get(_MAPPING, "none") != "none":
             raise DataError(
                 f"{self._where}: the table maps names of columns ({_MAPPING}), so that its files have others; copy it "

@@ -6,29 +6,37 @@ A catalog is configured, with its credentials, where pyiceberg looks: ~/.pyicebe
 # Invariants of the files of a table:
 #
 # - They are its rows: a table with deleted rows is refused, since the files still have them.
-# - A column of a file has the meaning that the table's column of this name has now: see `_with_names`.
+# - A column of a file has the meaning that the table's column of this name has now. Files keep the names that columns
+#   had when they were written, so a table that gave a name to two columns is refused; a column that was renamed just
+#   once is missing in the older files.
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, TableFile, name_and_number, opened_places
+from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, TableFile, name_and_number
 from persia_cli.errors import DataError, count, did_you_mean
 
 _NAME = re.compile(r"iceberg:(?P<catalog>[^/@]+)/(?P<table>[^/@]+\.[^/@.]+)")
-_ID = b"PARQUET:field_id"
 
 
 class Iceberg:
     """An Iceberg table as its catalog has it now; its commits are snapshots, each with a parent."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._where = path, f"dataset.path={path}"
+        self._where = f"dataset.path={path}"
         self._table = _loaded(path)
         self._metadata = self._table.metadata
         self.root: str = self._metadata.location
+        for name, number in ((field.name, field.field_id) for field in self._table.schema().fields):
+            columns = {
+                field.field_id for schema in self._metadata.schemas for field in schema.fields if field.name == name
+            }
+            if columns != {number}:
+                raise DataError(
+                    f"{self._where}: {count(len(columns), 'column')} had the name {name}, so files may have values of "
+                    "another one there; give the column a new name, and rewrite the table's files (rewrite_data_files)"
+                )
 
     def present(self) -> Commit | None:
         current = self._metadata.current_snapshot()
@@ -47,7 +55,7 @@ class Iceberg:
         entries = sorted(
             self._entries(snapshot), key=lambda entry: (entry.sequence_number or 0, entry.data_file.file_path)
         )
-        return self._with_names([self._file(entry, snapshot) for entry in entries])
+        return [self._file(entry, snapshot) for entry in entries]
 
     def later(self, commit: Commit, on_trap: OnTrap) -> list[Commit]:
         snapshot = self._metadata.current_snapshot()
@@ -88,7 +96,7 @@ class Iceberg:
         # A manifest may also carry on files that earlier snapshots added.
         entries = [each for each in self._entries(snapshot, commit.number) if each.snapshot_id == commit.number]
         added = [each for each in entries if each.status == ManifestEntryStatus.ADDED]
-        return self._with_names(sorted(self._file(each, snapshot) for each in added))
+        return sorted(self._file(each, snapshot) for each in added)
 
     def _snapshot(self, commit: Commit, on_trap: OnTrap) -> Any:
         """Return the snapshot of a commit; None if it has expired, and that is passed over."""
@@ -121,31 +129,6 @@ class Iceberg:
             raise DataError(f"{self._where}: {file.file_path} is not Parquet; rewrite the table's files as Parquet")
         of = self._metadata.snapshot_by_id(entry.snapshot_id) or snapshot
         return TableFile(file.file_path, file.file_size_in_bytes, of.timestamp_ms / 1e3)
-
-    def _with_names(self, files: list[TableFile]) -> list[TableFile]:
-        """Return files; raise DataError if a column of one has the name that another column of the table has now.
-
-        Files keep the names that columns had when they were written. Only where a name was given twice does that
-        matter, and footers are read; a column that was renamed just once is missing in the older files.
-        """
-        ids: dict[str, set[int]] = {}
-        for schema in self._metadata.schemas:
-            for field in schema.fields:
-                ids.setdefault(field.name, set()).add(field.field_id)
-        twice = {field.name: field.field_id for field in self._table.schema().fields if len(ids[field.name]) > 1}
-        if not twice or not files:
-            return files
-        filesystem, places, _ = opened_places([file.place for file in files], self._path)
-        for place in places:
-            for field in pq.read_schema(place, filesystem=filesystem):
-                number = (field.metadata or {}).get(_ID)
-                if field.name in twice and number is not None and int(number) != twice[field.name]:
-                    raise DataError(
-                        f"{self._where}: column {field.name} of {place} is another one than the table's column of this "
-                        f"name, as {count(len(ids[field.name]), 'column')} had it; rewrite the table's files "
-                        "(rewrite_data_files), or give the column a new name"
-                    )
-        return files
 
 
 def _loaded(path: str) -> Any:

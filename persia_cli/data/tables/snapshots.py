@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from persia_cli.data.tables.delta import Delta
 from persia_cli.data.tables.iceberg import Iceberg
-from persia_cli.data.tables.table import Commit, Table, TableFile, asked, name_and_number, refuse
+from persia_cli.data.tables.table import Commit, FileTable, TableFile, asked, name_and_number, refuse
 from persia_cli.errors import DataError
 from persia_cli.storage.addresses import DELTA, HUB, ICEBERG
 
@@ -24,7 +24,7 @@ class Snapshot:
     """Its files in their order of arrival."""
 
 
-def open_table(path: str) -> Table:
+def open_table(path: str) -> FileTable:
     """Return the table that a path names; raises DataError for a name that is none, and errors of its library."""
     return Iceberg(path) if path.startswith(ICEBERG) else Delta(path)
 
@@ -52,7 +52,7 @@ def _snapshot(path: str) -> Snapshot:
     return Snapshot(f"{name}@{commit.number}", table.root, tuple(table.files(commit, refuse)))
 
 
-def _present(path: str, table: Table) -> Commit:
+def _present(path: str, table: FileTable) -> Commit:
     if (commit := table.present()) is None:
         raise DataError(f"dataset.path={path}: nothing was ever written to the table; write rows to it")
     return commit

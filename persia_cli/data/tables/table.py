@@ -1,4 +1,4 @@
-"""What a table is, whatever its format: Parquet files that come with commits, and the places of these files.
+"""Tables of any format, as Parquet files that come with commits, and the places of these files.
 
 A *place* is a local path or SCHEME://HOST/PATH whose characters stand for themselves, also a percent sign.
 """
@@ -44,7 +44,7 @@ class Commit(NamedTuple):
     """A number that the commit after it has plus one, if commits have such; else 0."""
 
 
-class Table(Protocol):
+class FileTable(Protocol):
     """A table as its catalog or log has it now; all calls wait for stores, and raise errors of its library."""
 
     @property

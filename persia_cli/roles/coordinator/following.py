@@ -7,6 +7,7 @@
 # - Training ends at the first end that `train.until` names; a trap ends it before the next portion, and the model is
 #   saved first.
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ class Found(NamedTuple):
     """The portion, which the record has; None if there is none yet."""
     waiting: float | None = None
     """Arrival of the first file that is in no portion yet, in seconds since 1970; None if there is none."""
-    skipped: tuple[str, ...] = ()
+    skipped: Sequence[str] = ()
     """Sentences on traps that were passed over."""
     trap: str = ""
     """A sentence on the trap that ends the training, or empty."""

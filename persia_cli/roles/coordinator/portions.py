@@ -66,6 +66,8 @@ class PortionFinder:
         self._waiting: list[MeasuredFile] = []
         self._since = 0.0
         """The time at which the first of them was found."""
+        self._skipped: list[str] = []
+        """Sentences on traps that the present look passes over."""
         after = run.embedding.expire_after
         self._lifetime_s = seconds_of_duration(after) if isinstance(after, str) else None
         self._times: deque[tuple[int, float]] = deque()
@@ -79,16 +81,15 @@ class PortionFinder:
         now = self._clock()
         if (known := self._next_recorded()) is not None:
             return Found(now, known)
-        skipped: tuple[str, ...] = ()
+        trap, self._skipped = "", []
         try:
-            skipped = self._poll(now)
+            self._poll(now)
         except DataError as error:
-            if not self._waiting:
-                return Found(now, trap=str(error))
-            return Found(now, self._record(), self._oldest())
-        if not self._is_complete(now):
-            return Found(now, waiting=self._oldest(), skipped=skipped)
-        return Found(now, self._record(), self._oldest(), skipped)
+            trap = str(error)
+        if not self._waiting:
+            return Found(now, skipped=self._skipped, trap=trap)
+        is_complete = self._is_full() or trap or now - self._since >= self._follow.max_wait_s
+        return Found(now, self._record() if is_complete else None, self._oldest(), self._skipped)
 
     def _next_recorded(self) -> PlannedPortion | None:
         """Return the next portion of the record that has steps to train; None once there are no more."""
@@ -108,22 +109,22 @@ class PortionFinder:
     def _oldest(self) -> float | None:
         return self._waiting[0].file.arrived if self._waiting else None
 
-    def _poll(self, now: float) -> tuple[str, ...]:
-        """Add the files that are new, unless there are enough; return sentences on traps that were passed over."""
+    def _poll(self, now: float) -> None:
+        """Add the files that are new, unless there are enough; raises DataError for a trap."""
         if self._is_full():
-            return ()
+            return
         plan = self._planner.poll(self._cursor, MOST_FILES)
-        files, unfit, done = measured(self._dataset, plan.files)
-        self._since = self._since if self._waiting else now
-        self._waiting += files
-        self._cursor = plan.files[done - 1].cursor if done else self._cursor
-        return *plan.skipped, *unfit
+        self._skipped += plan.skipped
+        for file, found in measured(self._dataset, plan.files):
+            if isinstance(found, str):
+                self._skipped.append(found)
+            elif found.rows:
+                self._since = self._since if self._waiting else now
+                self._waiting.append(found)
+            self._cursor = file.cursor
 
     def _is_full(self) -> bool:
         return len(self._waiting) >= MOST_FILES or sum(file.rows for file in self._waiting) >= self._follow.rows
-
-    def _is_complete(self, now: float) -> bool:
-        return self._is_full() or (bool(self._waiting) and now - self._since >= self._follow.max_wait_s)
 
     def _record(self) -> PlannedPortion:
         """Make a portion of the files that wait, as far as it needs them, and write it."""

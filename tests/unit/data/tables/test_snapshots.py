@@ -133,7 +133,7 @@ def test_a_name_that_another_column_had_is_refused(catalog: Any) -> None:
         from pyiceberg.types import DoubleType
 
         update.add_column("price", DoubleType())
-    with pytest.raises(DataError, match=r"column price of .* is another one"):
+    with pytest.raises(DataError, match="2 columns had the name price"):
         locate(ICEBERG)
 
 
