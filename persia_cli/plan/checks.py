@@ -74,8 +74,7 @@ def _of_publishing(run: Run, eval_rows: int) -> Iterator[str]:
             "publish finds changed rows by their last use, which candidates=uniform changes without; use "
             "candidates=batch, or leave publish out"
         )
-    guard = run.publish.guard
-    if not eval_rows and not run.eval.next and (guard.ne is not None or guard.calibration is not None):
+    if not eval_rows and not run.eval.next and run.publish.guard.is_set:
         yield f"publish.guard judges evaluations, and the data set has none{split_line(run, 'eval')}"
 
 

@@ -16,12 +16,17 @@ def _folder(value: Any) -> Any:
 
 
 class PublishGuard(Node):
-    """Evaluations by which versions are held back: of the last one before a version, for each label."""
+    """Bounds of the evaluation of each version, for each label; with a bound, versions come after evaluations alone."""
 
     ne: Positive | None = None
     """Greatest normalised entropy; null: any."""
     calibration: Positive | None = None
     """Greatest factor between the sums of predictions and of labels, such as 1.1, in either direction; null: any."""
+
+    @property
+    def is_set(self) -> bool:
+        """True if it has a bound."""
+        return self.ne is not None or self.calibration is not None
 
 
 class Publish(Node):
@@ -30,7 +35,7 @@ class Publish(Node):
     to: Annotated[str, BeforeValidator(_folder)]
     """Folder that a server follows; only one run publishes there."""
     every_s: Seconds = 5.0
-    """Seconds between versions; there is none while nothing is trained, and one at the end."""
+    """Least seconds between versions; there is none while nothing is trained, and one at the end."""
     base_every: Count = 500
     """Versions after which one is a whole model, and not only what has changed."""
     guard: PublishGuard = PublishGuard()

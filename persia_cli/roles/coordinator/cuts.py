@@ -4,7 +4,8 @@
 #
 # - A cut has what changed since the last cut that is complete, or all rows: after a failure, an abandoned cut has taken
 #   the names of ids that left.
-# - No cut is due while a checkpoint or a cut is written, or while the guard holds versions back.
+# - No cut is due while a checkpoint or a cut is written.
+# - With a guard, a cut is of a step whose evaluation is within bounds: of the next window with `eval.next`.
 
 import time
 from collections.abc import Callable, Mapping
@@ -38,19 +39,27 @@ class CutSchedule:
         """Number of cuts since one with all rows."""
         self._started_s = state.now
         self._pause_s = self._publish.every_s if self._publish else 0.0
+        self._good_step: int | None = None
+        """The step of the last evaluation, if it is within the bounds of the guard."""
         self.hold_reason = ""
         """The evaluation for which versions are held back, as a sentence; empty if they are not."""
 
     def is_due(self) -> bool:
-        """Return True if a cut is due by the clock."""
-        return bool(self._publish and not self.hold_reason and self._state.now - self._started_s >= self._pause_s)
+        """Return True if a cut is due by the clock; with a guard it is due after an evaluation."""
+        return bool(self._publish and not self._publish.guard.is_set and self._has_paused)
+
+    @property
+    def _has_paused(self) -> bool:
+        return self._state.now - self._started_s >= self._pause_s
 
     def since(self, step: int) -> int | None:
         """Begin a cut at this step; return since when it has rows, None if there is nothing to cut."""
-        self._started_s = self._state.now
-        if self.hold_reason or step == (self._parent or 0):
-            return None
         assert self._publish is not None
+        if self._publish.guard.is_set and step != self._good_step:
+            return None
+        self._started_s = self._state.now
+        if step == (self._parent or 0):
+            return None
         return self._parent or 0 if self._deltas < self._publish.base_every else 0
 
     def end(self, event: Mapping[str, Any]) -> None:
@@ -67,29 +76,26 @@ class CutSchedule:
             self._parent = None
 
     def judge(self, line: Mapping[str, Any]) -> None:
-        """Hold versions back if an evaluation is out of bounds, until the next one that is not."""
-        if self._publish is None:
+        """Request a version of the evaluated model if it is within bounds and one is due; else hold versions back."""
+        if self._publish is None or not self._publish.guard.is_set:
             return
         guard, labels = self._publish.guard, list(self._state.run.links)
+        bounds = {"ne": (0.0, guard.ne)} if guard.ne is not None else {}
+        if (factor := guard.calibration) is not None:
+            bounds["calibration"] = (min(factor, 1 / factor), max(factor, 1 / factor))
         bad = [
-            f"{key} is {value:.4g}"
-            for figure, is_bad in (("ne", _above(guard.ne)), ("calibration", _apart(guard.calibration)))
+            f"{key} is {'undefined' if value is None else f'{value:.4g}'}"
+            for figure, (least, most) in bounds.items()
             for key in keys_of(figure, labels)
-            if (value := line.get(key)) is not None and is_bad(value)
+            if key in line and ((value := line[key]) is None or not least <= value <= most)
         ]
         held = f"versions are held back: at step {line['step']:,}, {' and '.join(bad)}" if bad else ""
         if held or self.hold_reason:
             text = held or f"versions are published again: the evaluation at step {line['step']:,} is within bounds"
             self._state.events.write(event="warning" if held else "note", text=text)
-        self.hold_reason = held
-
-
-def _above(bound: float | None) -> Callable[[float], bool]:
-    return lambda value: bound is not None and not value <= bound
-
-
-def _apart(factor: float | None) -> Callable[[float], bool]:
-    return lambda value: factor is not None and not 1 / factor <= value <= factor
+        self.hold_reason, self._good_step = held, None if held else line["step"]
+        if not held and self._has_paused:
+            self._state.requests.publish = True
 
 
 class CutFolders:

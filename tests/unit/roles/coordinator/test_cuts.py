@@ -77,18 +77,22 @@ def test_every_so_many_deltas_one_has_all_rows() -> None:
     assert [job.cut(step) for step in (1, 2, 3)] == [0, 1, 0]
 
 
-def test_a_bad_evaluation_holds_versions_back() -> None:
+def test_with_a_guard_a_version_is_of_a_step_whose_evaluation_is_within_bounds() -> None:
     job = PublishingJob(guard={"ne": 0.9, "calibration": 1.25})
     job.begin()
+    assert job.cuts.since(1) is None, "nothing was evaluated"
     for line, is_held in (
         ({"ne": 0.9, "calibration": 1.0}, False), ({"ne": 0.91, "calibration": 1.0}, True),
-        ({"ne": None, "calibration": 0.79}, True), ({"ne": 0.5, "calibration": 1.25}, False),
-        ({"ne": float("nan"), "calibration": 1.0}, True),
+        ({"ne": 0.5, "calibration": 0.79}, True), ({"ne": None, "calibration": 1.0}, True),
+        ({"ne": 0.5, "calibration": 1.25}, False), ({"ne": float("nan"), "calibration": 1.0}, True),
     ):  # fmt: skip
-        job.cuts.judge({"step": 1, **line})
         job.wait(2.0)
-        assert bool(job.cuts.hold_reason) == is_held
-        assert job.cuts.is_due() != is_held
+        assert not job.cuts.is_due(), "the clock requests nothing"
+        job.state.requests.publish = False
+        job.cuts.judge({"step": 1, **line})
+        assert job.state.requests.publish != is_held
+        assert job.cuts.since(2) is None
+        assert job.cuts.since(1) == (None if is_held else 0)
     assert "held back: at step 1, ne is nan" in job.cuts.hold_reason
 
 
