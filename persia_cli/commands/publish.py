@@ -9,7 +9,7 @@ from persia_cli.commands.options import examples
 
 EXAMPLES = examples(
     "persia publish runs/shop-20261121-081500                       # what the job had no time to publish",
-    "persia publish runs/shop-20261121-081500 --to published/moved  # to its folder, which has been moved",
+    "persia publish runs/shop-20261121-081500 --to published/shop   # its newest checkpoint, into a new folder",
 )
 
 
@@ -17,15 +17,13 @@ def publish(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--to", metavar="DIR", help="The present place of its versions.", show_default="publish.to of the run"
-        ),
+        typer.Option("--to", metavar="DIR", help="The folder of its versions.", show_default="publish.to of the run"),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until standard input ends, as next to a job.", hidden=True)
     ] = False,
 ) -> None:
-    """Publish the cuts of a run that wait, as versions for a server that follows.
+    """Publish what a job had no time for, or else its newest checkpoint, as versions for a server that follows.
 
     A job with publish.to does this itself while it trains.
     """
@@ -37,5 +35,6 @@ def publish(
 
     if follow:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    versions = publish_run(run, to, follow)
-    labelled(err(), "published", count(versions, "version"))
+    versions, folder, last = publish_run(run, to, follow)
+    newest = "none is there" if last is None else f"the newest in {folder} is {last.version}, step {last.step:,}"
+    labelled(err(), "published", f"{count(versions, 'version')}; {newest}")

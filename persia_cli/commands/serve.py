@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from persia_cli.serving.http.settings import ServerSettings
 
+FIRST_S, FIRST_LOOK_S = 600.0, 0.2
+"""Seconds for which a server waits for the first version of an empty folder, and between two looks for it."""
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
     "persia serve runs/shop                             # the same, of a run that is exported first",
@@ -116,6 +118,7 @@ def serve(
     from persia_cli.publish.version import CURRENT
     from persia_cli.serving.http.settings import ServerSettings
 
+    _await_first_version(folder)
     settings = ServerSettings(
         str(folder.absolute()),
         source=str(folder.absolute()) if (folder / CURRENT).is_file() else None,
@@ -145,6 +148,26 @@ def serve(
 
         with exported(folder) as model:
             _run(msgspec.structs.replace(settings, folder=str(model)), listener, host, workers)
+
+
+def _await_first_version(folder: Path) -> None:
+    """Wait if a folder has nothing yet, or what a publisher has begun; raises UserError if there is no version soon."""
+    import time
+
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.errors import UserError
+    from persia_cli.publish.version import CURRENT
+
+    if not folder.is_dir() or (folder / CURRENT).is_file():
+        return
+    if any(not path.name.startswith(("base-", "current.")) for path in folder.iterdir()):
+        return
+    labelled(err(), "waiting", f"{folder} has no version yet; for at most {FIRST_S / 60:g} minutes")
+    end = time.monotonic() + FIRST_S
+    while not (folder / CURRENT).is_file():
+        if time.monotonic() > end:
+            raise UserError(f"{folder} had no version within {FIRST_S / 60:g} minutes; see why no job publishes there")
+        time.sleep(FIRST_LOOK_S)
 
 
 def _check(settings: "ServerSettings") -> None:
@@ -199,7 +222,7 @@ def _run(settings: "ServerSettings", listener: "socket", host: str | None, count
 
     if settings.source is None:
         folder = Path(settings.folder)
-        require_files(folder, read_description(folder), contents=False)
+        require_files(folder, read_description(folder).files, contents=False)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
     )

@@ -4,12 +4,14 @@ import logging
 import os
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
 from persia_cli.config.record import CONFIG, read_run
 from persia_cli.errors import UserError
 from persia_cli.publish.publisher import Publisher
+from persia_cli.publish.version import Version
 
 log = logging.getLogger(__name__)
 
@@ -19,20 +21,23 @@ NICER = 5
 """Training comes first where processes share cores."""
 
 
-def publish_run(run_dir: Path, to: Path | None, follows: bool) -> int:
-    """Publish what waits, and, if this `follows` a job, what comes until standard input ends; return the versions.
+def publish_run(run_dir: Path, to: Path | None, follows: bool) -> tuple[int, Path, Version | None]:
+    """Publish what waits; return the number of versions, their folder, and its newest version.
 
-    `to` is the folder, by default that of the run. Raises UserError, CheckpointError, DiskError.
+    If this `follows` a job, publish what comes until standard input ends; else, if nothing waits, the newest checkpoint
+    unless a version has its step. `to` is the folder, by default that of the run. Raises UserError, CheckpointError,
+    DiskError.
     """
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"{run_dir} is no run directory: it has no {CONFIG}")
     run = read_run(run_dir / CONFIG)
     if to is None:
         if run.publish is None:
-            raise UserError(f"{run_dir} makes no cuts to publish; train it with publish.to=DIR")
+            raise UserError(f"{run_dir} was trained without publish.to; name a folder for its versions: --to DIR")
         to = Path(run.publish.to)
     with closing(Publisher(run_dir.absolute(), run, to.absolute(), follows)) as publisher:
-        return _follow(publisher) if follows else publisher.publish_waiting()
+        count = _follow(publisher) if follows else publisher.publish_waiting() or publisher.publish_checkpoint()
+        return count, to, publisher.last
 
 
 def _follow(publisher: Publisher) -> int:
@@ -48,5 +53,6 @@ def _follow(publisher: Publisher) -> int:
         is_last = ended.is_set()
         versions += publisher.publish_waiting()
         if is_last:
+            log.info("CPU of the publisher: %.1f s for %d versions", time.process_time(), versions)
             return versions
         ended.wait(LOOK_S)

@@ -24,34 +24,33 @@ from persia_cli.errors import CheckpointError, UserError
 from persia_cli.export.artefact import Order, write_files
 from persia_cli.export.graph import WeightlessNetwork, inputs_of, write_network
 from persia_cli.export.rows import require_rows
-from persia_cli.export.saved_network import SavedNetwork
+from persia_cli.export.saved_network import SavedNetwork, WantedRows
 from persia_cli.observe.kept_samples import read_samples
-from persia_cli.observe.saved_run import SavedModel
+from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.columns import label_names
 from persia_cli.publish.retention import remove_old
-from persia_cli.publish.rows import RowsWriter, base_rows, changed_rows, path_of, rows_in
+from persia_cli.publish.rows import RowsWriter, base_rows, changed_rows
 from persia_cli.publish.version import (
     FOLDER,
     FORMAT_VERSION,
     VERSION,
     Version,
-    VersionFile,
     VersionTable,
     chain_of,
     choosing,
-    file_of,
     last_version,
     read_current,
-    require_own,
+    require_publishable,
     version_text,
     write_current,
 )
-from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, read_description
+from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, FrozenGroup, note_of, read_description
 from persia_cli.serving.golden import DIFFERENCE, Golden, write_golden
+from persia_cli.serving.overlay import TableChanges, read_changes, rows_file
 from persia_cli.serving.predictor import FrozenNetwork
-from persia_cli.storage.locations import PARTIAL, REMOVED, draft_of, publish, remove
-from persia_cli.store.checkpoints.cuts import WHOLE, Cut, cuts_of, read_cut, starts_of
-from persia_cli.store.checkpoints.manifest import MANIFEST
+from persia_cli.storage.locations import PARTIAL, REMOVED, draft_of, modified_s, publish, put, remove
+from persia_cli.store.checkpoints.cuts import WHOLE, Cut, CutFacts, cuts_of, read_cut, starts_of
+from persia_cli.store.checkpoints.manifest import MANIFEST, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,8 @@ class Publisher:
         A publisher that `follows` a job removes a cut that cannot be published: the job makes one of the whole model.
         """
         self._run_dir, self._run, self._folder, self._follows = run_dir, run, folder, follows
-        self._last: Version | None = None
+        self.last: Version | None = None
+        """The newest version of the folder."""
         self._state: _PublishedModel | None = None
         """The model of the last version; None if it must be read."""
         with writing(folder):
@@ -84,15 +84,15 @@ class Publisher:
     def _continue(self) -> None:
         """Complete what an earlier process has begun."""
         folder = self._folder
+        require_publishable(folder, self._run_dir.name)
         if not claim(self._lock):
             raise UserError(f"another process publishes to {folder}; end it, or choose another folder")
         for path in folder.iterdir():
             if path.suffix in (PARTIAL, REMOVED) and FOLDER.fullmatch(path.stem):
                 shutil.rmtree(path, ignore_errors=True)
-        self._last = last_version(folder)
-        require_own(folder, self._last, self._run_dir.name)
-        if self._last is not None:
-            self._make_current(self._last.version)
+        self.last = last_version(folder)
+        if self.last is not None:
+            self._make_current(self.last.version)
 
     def publish_waiting(self) -> int:
         """Publish all complete cuts of the run's last start; return the number of versions."""
@@ -107,9 +107,29 @@ class Publisher:
             remove(folder, MANIFEST)
         return published
 
+    def publish_checkpoint(self) -> int:
+        """Publish the run's newest checkpoint unless a version has its step; return the number of versions.
+
+        Raises CheckpointError if there is neither a checkpoint nor a version.
+        """
+        settings, last = self._run.publish, self.last
+        if last is not None and settings is not None and settings.guard.is_set:
+            return 0  # what no version has is held back
+        try:
+            checkpoint = find_model(self._run_dir, newest=True).checkpoint
+        except CheckpointError:
+            if last is None:
+                raise
+            return 0
+        manifest = read_manifest(checkpoint)
+        if last is not None and manifest.step <= last.step:
+            return 0
+        self._publish(Cut(checkpoint, manifest, CutFacts(0, modified_s(checkpoint / MANIFEST))))
+        return 1
+
     def _is_new(self, cut: Cut) -> bool:
         """Return True unless the cut is published already; raises CheckpointError if cuts before it are missing."""
-        last = self._last
+        last = self.last
         if not cut.facts.since:
             return last is None or (last.start, last.step) != (cut.start, cut.manifest.step)
         if last is not None and last.start == cut.start:
@@ -120,21 +140,25 @@ class Publisher:
         text = f"{self._folder} does not have the version before {cut.folder.name} of {self._run_dir}; "
         if not self._follows:
             raise CheckpointError(f"{text}publish to the folder that has it, or resume the run: it begins with a base")
-        (cut.folder.parent / WHOLE).touch()
-        shutil.rmtree(cut.folder)
+        put(cut.folder.parent / WHOLE, b"")
+        remove(cut.folder, MANIFEST)
         raise CheckpointError(f"{text}the next version is the whole model")
 
+    @property
+    def _number(self) -> int:
+        """The number of the next version."""
+        return self.last.version + 1 if self.last else 1
+
     def _publish(self, cut: Cut) -> None:
-        number = self._last.version + 1 if self._last else 1
         try:
-            version = self._write_delta(cut, number) if cut.facts.since else self._write_base(cut, number)
+            version = self._write_delta(cut) if cut.facts.since else self._write_base(cut)
         except BaseException:
             self._state = None
             raise
-        self._last = version
-        self._make_current(number)
+        self.last = version
+        self._make_current(version.version)
         remove_old(self._folder)
-        log.info("version %d: step %d", number, version.step)
+        log.info("version %d: step %d", version.version, version.step)
 
     def _make_current(self, number: int) -> None:
         with choosing(self._folder):
@@ -145,48 +169,47 @@ class Publisher:
                 pass  # there is none yet, or it is damaged
             write_current(self._folder, number)
 
-    def _write_base(self, cut: Cut, number: int) -> Version:
+    def _write_base(self, cut: Cut) -> Version:
         """Write a whole model."""
         network = SavedNetwork(self._run, cut.folder, corrects=True)
-        draft = Path(str(draft_of(self._folder / f"base-{number:08d}")))
+        draft = Path(str(draft_of(self._folder / f"base-{self._number:08d}")))
         order = Order(SavedModel(self._run_dir, cut.folder, self._run), self._folder.name, "float32")
         model = write_files(draft, order, network, lambda what, done, of: None, keeps_weights=True)
         tables = [VersionTable(table.name, table.rows, 0) for group in model.groups for table in group.tables]
         self._state = None
-        return self._complete(cut, draft, number, None, number, [MODEL], tables)
+        return self._complete(cut, draft, None, [MODEL], tables)
 
-    def _write_delta(self, cut: Cut, number: int) -> Version:
+    def _write_delta(self, cut: Cut) -> Version:
         """Write what has changed."""
-        assert self._last is not None
+        assert self.last is not None
         require_rows(cut.folder, lambda what, done, of: None)
         if self._state is None:
-            self._state = _PublishedModel(self._folder, self._last.version, self._run_dir, self._run, cut)
+            self._state = _PublishedModel(self._folder, self.last.version, self._run_dir, self._run, cut)
         state = self._state
-        draft = Path(str(draft_of(self._folder / f"delta-{number:08d}")))
+        draft = Path(str(draft_of(self._folder / f"delta-{self._number:08d}")))
         (draft / ROWS).mkdir(parents=True)
         tables = [table for group in state.groups for table in state.write_rows(draft, cut, group)]
         state.write_network(draft, cut)
-        paths = [*(path_of(group) for group in state.groups), NETWORK, GOLDEN]
-        return self._complete(cut, draft, number, self._last.version, self._last.base, paths, tables)
+        paths = [*map(rows_file, state.groups), NETWORK, GOLDEN]
+        return self._complete(cut, draft, self.last, paths, tables)
 
     def _complete(
-        self,
-        cut: Cut,
-        draft: Path,
-        number: int,
-        parent: int | None,
-        base: int,
-        paths: list[str],
-        tables: list[VersionTable],
+        self, cut: Cut, draft: Path, parent: Version | None, paths: list[str], tables: list[VersionTable]
     ) -> Version:
-        """Make a draft a version, once all its files are on the disk."""
-        files: list[VersionFile] = [file_of(draft, path) for path in paths]
-        manifest = cut.manifest
+        """Make a draft the next version, once all its files are on the disk."""
+        number = self._number
         version = Version(
-            *(FORMAT_VERSION, number, parent, base, self._run_dir.name, cut.start, manifest.step, manifest.samples),
-            cut.facts.time,
-            files,
-            tables,
+            format_version=FORMAT_VERSION,
+            version=number,
+            parent=parent.version if parent else None,
+            base=parent.base if parent else number,
+            run=self._run_dir.name,
+            start=cut.start,
+            step=cut.manifest.step,
+            samples=cut.manifest.samples,
+            time=cut.facts.time,
+            files=[note_of(draft, path) for path in paths],
+            tables=tables,
         )
         with writing(draft):
             for path in sorted(draft.rglob("*")):
@@ -209,24 +232,28 @@ class _PublishedModel:
         self._rows = self._network.rows_of(self._batch)
         self._specs = {group.number: group for group in self._network.layout.feature_groups}
         self.groups = list(self._specs)
-        for place, group in enumerate(read_description(base).groups):
-            for rows in base_rows(base, group):
-                self._rows[place].take(rows.names, rows.keys, rows.tables, rows.embedding)
+        for rows, group in zip(self._rows, read_description(base).groups, strict=True):
+            self._take(rows, group, base_rows(base, group))
             for delta in chain[1:]:
-                names = [table.name for table in group.tables]
-                for rows in rows_in(folder / delta.folder / path_of(group.number), names):
-                    self._rows[place].take(rows.names, rows.keys, rows.tables, rows.embedding)
+                self._take(rows, group, read_changes(folder / delta.folder / rows_file(group.number), group))
+
+    @staticmethod
+    def _take(wanted: WantedRows, group: FrozenGroup, changes: list[TableChanges]) -> None:
+        for table, (keys, deleted, rows) in zip(group.tables, changes, strict=True):
+            own = np.zeros(keys.size, np.uint16)
+            wanted.take([table.name], keys[~deleted], own[~deleted], rows)
+            wanted.take([table.name], keys[deleted], own[deleted], np.zeros((keys.size, group.dim), np.float32))
 
     def write_rows(self, draft: Path, cut: Cut, group: int) -> list[VersionTable]:
         """Write the changed rows of a group; return their numbers by table."""
         names = list(cut.manifest.tables_of(group))
-        writer = RowsWriter(draft / path_of(group), names, self._specs[group].dim)
+        writer = RowsWriter(draft / rows_file(group), names, self._specs[group].dim)
         wanted = self._rows[self.groups.index(group)]
         for rows in changed_rows(cut, group):
             writer.add(rows)
             wanted.take(rows.names, rows.keys, rows.tables, rows.embedding)
         writer.close()
-        counts = zip(names, writer.rows.tolist(), writer.deleted.tolist(), strict=True)
+        counts = zip(names, writer.counts[False].tolist(), writer.counts[True].tolist(), strict=True)
         return [VersionTable(*each) for each in counts]
 
     def write_network(self, draft: Path, cut: Cut) -> None:

@@ -8,7 +8,6 @@ A version is its base and all deltas up to its number; `chain_of` lists them. A 
 never changes. So a folder with a `version.json` is complete, unless a disk or a copy has damaged it.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -21,30 +20,20 @@ import msgspec
 
 from persia_cli.disk import claim, writing
 from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
+from persia_cli.serving.description import Amount, FileNote
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.locations import put
 
 FORMAT_VERSION = 1
 VERSION, CURRENT, LOCK = "version.json", "current.json", "current.lock"
 FOLDER = re.compile(r"(base|delta)-(\d{8,})")
-Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 CLAIMS = 50
 """Number of attempts to lock the file, each of CLAIM_S: slow disks take seconds to replace `current.json`."""
-_CHUNK = 2**22
 
 
 class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a description; the type of every value is checked."""
-
-
-class VersionFile(_Described, frozen=True, forbid_unknown_fields=True):
-    """A file of a version's folder."""
-
-    path: str
-    """Relative to the folder, such as `rows/0.parquet`."""
-    nbytes: Amount
-    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class VersionTable(_Described, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +64,7 @@ class Version(_Described, frozen=True, forbid_unknown_fields=True):
     """Steps and samples trained."""
     time: float
     """When training was at this step, in seconds since 1970."""
-    files: list[VersionFile]
+    files: list[FileNote]
     """All files but `version.json`; of a base only `model.json`, which has the checksums of the others."""
     tables: list[VersionTable]
 
@@ -143,7 +132,7 @@ def read_version(folder: Path) -> Version:
         version.is_base != (version.base == version.version)
     ):  # fmt: skip
         raise CheckpointError(f"{folder / VERSION} is damaged: its parent or base cannot be right; copy it anew")
-    if any(not _is_inside(file.path) for file in version.files):
+    if any(Path(file.path).is_absolute() or ".." in Path(file.path).parts for file in version.files):
         raise CheckpointError(f"{folder / VERSION} is damaged: it lists a file outside its folder; copy it anew")
     return version
 
@@ -151,27 +140,6 @@ def read_version(folder: Path) -> Version:
 def version_text(version: Version) -> bytes:
     """Return the content of `version.json`."""
     return checked(version)
-
-
-def require_files(folder: Path, version: Version) -> None:
-    """Read all files that a version lists; raise CheckpointError for one that is missing or altered."""
-    for file in version.files:
-        path = folder / file.path
-        size = path.stat().st_size if path.is_file() else None
-        if size is None:
-            raise CheckpointError(f"{path} is missing; copy the whole folder anew")
-        if size != file.nbytes or file_of(folder, file.path) != file:
-            raise CheckpointError(f"{path} is not the file that was published; copy it anew")
-
-
-def file_of(folder: Path, path: str) -> VersionFile:
-    """Return size and checksum of a file of the folder; raises OSError."""
-    digest, nbytes = hashlib.sha256(), 0
-    with (folder / path).open("rb") as file:
-        while part := file.read(_CHUNK):
-            digest.update(part)
-            nbytes += len(part)
-    return VersionFile(path, nbytes, digest.hexdigest())
 
 
 def versions_of(folder: Path) -> dict[int, Path]:
@@ -211,18 +179,16 @@ def last_version(folder: Path) -> Version | None:
 
 
 def require_publishable(folder: Path, run: str) -> None:
-    """Raise UserError if versions of a run cannot be written to a folder, CheckpointError if its last is damaged."""
+    """Raise UserError if versions of a run cannot be written to a folder, CheckpointError if its last is damaged.
+
+    One that has versions of another run is refused.
+    """
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise UserError(f"publish needs {missing[0]}, which is not installed; pip install 'persia-cli[export]'")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"publish.to={folder} is no folder; choose another")
-    require_own(folder, last_version(folder), run)
-
-
-def require_own(folder: Path, last: Version | None, run: str) -> None:
-    """Raise UserError if a folder has versions of another run."""
-    if last is not None and last.run != run:
+        raise UserError(f"{folder} is no folder, so it can have no versions; choose another")
+    if (last := last_version(folder)) is not None and last.run != run:
         raise UserError(f"{folder} has versions of the run {last.run}; choose another folder for {run}")
 
 
@@ -240,7 +206,3 @@ def _read(path: Path, decoder: Any, otherwise: str) -> Any:
         return decoder.decode(content)
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; copy it anew") from error
-
-
-def _is_inside(path: str) -> bool:
-    return not Path(path).is_absolute() and ".." not in Path(path).parts

@@ -1,7 +1,7 @@
 """The description of an exported model, `model.json`: inputs and outputs, tables, checksums of it and of its files."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -245,19 +245,19 @@ def note_of(folder: Path, path: str, on_bytes: Callable[[int], None] = lambda do
     return FileNote(path, nbytes, digest.hexdigest())
 
 
-def require_files(folder: Path, description: ModelDescription, contents: bool) -> None:
+def require_files(folder: Path, files: Sequence[FileNote], contents: bool) -> None:
     """Raise CheckpointError unless all files have their sizes and checksums; those of rows only with `contents`.
 
-    Rows are too many to be read at each start.
+    Rows of a whole model are too many to be read at each start.
     """
-    for file in description.files:
+    for file in files:
         is_read = contents or not file.path.startswith(f"{ROWS}/")
         path = folder / file.path
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise CheckpointError(f"{path} is missing; copy the whole folder, or export the run again")
+            raise CheckpointError(f"{path} is missing; copy the whole folder, or write it anew")
         if size != file.nbytes or (is_read and note_of(folder, file.path) != file):
-            raise CheckpointError(f"{path} is not the file that was exported; copy it anew, or export the run again")
+            raise CheckpointError(f"{path} is not the file that was written; copy the folder, or write it anew")
 
 
 def _require_consistent(path: Path, description: ModelDescription) -> None:

@@ -2,8 +2,9 @@
 
 A prepared version is a folder: links to the rows of the base, the overlay of all deltas up to it, and the network of
 its step. It has passed all checks: every file has the checksum that its version lists, each delta follows its parent,
-and the model predicts the golden samples as the training code did. Folders never change. Some of the newest stay, so
-that a rollback needs no work; processes that have mapped a file keep it after its folder was removed.
+and the model predicts the golden samples as the training code did. Folders never change. They stay as long as the
+published folder has their versions, so that a rollback needs no work; processes that have mapped a file keep it after
+its folder was removed.
 """
 
 import shutil
@@ -14,15 +15,21 @@ import msgspec
 
 from persia_cli.disk import link_briefly
 from persia_cli.errors import CheckpointError
-from persia_cli.publish.version import Version, chain_of, require_files
+from persia_cli.publish.version import Version, chain_of, versions_of
 from persia_cli.serving import description as artefact
-from persia_cli.serving.description import FileNote, Missing, ModelDescription, read_description, write_description
+from persia_cli.serving.description import (
+    Missing,
+    ModelDescription,
+    read_description,
+    require_files,
+    write_description,
+)
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.overlay import GroupOverlay, TableChanges, read_changes, rows_file
 from persia_cli.serving.predictor import Predictor
 
 KEPT = 8
-"""Number of prepared versions that stay."""
+"""Number of prepared versions that stay in any case."""
 VALUES, VERSIONS = "values", "versions"
 """Folders of the working folder: files of changed rows, and prepared versions."""
 
@@ -33,6 +40,8 @@ class PreparedVersion(NamedTuple):
     version: Version
     number: int
     """Its number among those prepared, which is the name of its folder."""
+    nbytes: int
+    """Size of the files that no other version has."""
 
 
 def folder_of(work: Path, number: int) -> Path:
@@ -60,7 +69,7 @@ class Follower:
         chain = chain_of(self._source, number)
         known = [each for each in self._kept if each.version == chain[-1]]
         found = known[0] if known else self._prepared(chain)
-        self._kept = [*(each for each in self._kept if each is not found), found][-KEPT:]
+        self._kept = [*(each for each in self._kept if each is not found), found]
         self._remove_others()
         return found
 
@@ -82,7 +91,8 @@ class Follower:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self._newest = predictor
-        return PreparedVersion(chain[-1], self._last)
+        files = [path.lstat() for path in (folder / artefact.ROWS).iterdir()]
+        return PreparedVersion(chain[-1], self._last, sum(each.st_size for each in files if each.st_nlink == 1))
 
     def _merge(self, chain: list[Version]) -> None:
         """Bring the overlays to the last version of a chain."""
@@ -91,9 +101,9 @@ class Follower:
         else:
             base, *rest = chain
             folder = self._source / base.folder
-            require_files(folder, base)
+            require_files(folder, base.files, contents=True)
             self._model = read_description(folder)
-            artefact.require_files(folder, self._model, contents=False)
+            require_files(folder, self._model.files, contents=False)
             values = self._work / VALUES
             shutil.rmtree(values, ignore_errors=True)
             values.mkdir(parents=True)
@@ -108,11 +118,11 @@ class Follower:
         """Return the changed rows of all groups in a delta, whose files have been checked."""
         folder, groups = self._source / delta.folder, self._model.groups
         listed = {file.path for file in delta.files}
-        for path in (artefact.NETWORK, artefact.GOLDEN, *map(rows_file, groups)):
+        for path in (artefact.NETWORK, artefact.GOLDEN, *(rows_file(group.number) for group in groups)):
             if path not in listed:
                 raise CheckpointError(f"{folder} vouches for no {path}: its description does not list it; publish anew")
-        require_files(folder, delta)
-        found = [read_changes(folder / rows_file(group), group) for group in groups]
+        require_files(folder, delta.files, contents=True)
+        found = [read_changes(folder / rows_file(group.number), group) for group in groups]
         counts = {
             table.name: (len(change.rows), int(change.deleted.sum()))
             for group, changes in zip(groups, found, strict=True)
@@ -134,16 +144,20 @@ class Follower:
         notes = {note.path: note for note in self._model.files}
         for path in (artefact.NETWORK, artefact.GOLDEN):
             shutil.copyfile(last / path, folder / path)
-        notes |= {
-            file.path: FileNote(file.path, file.nbytes, file.sha256) for file in chain[-1].files if file.path in notes
-        }
+        notes |= {file.path: file for file in chain[-1].files if file.path in notes}
         overlays = [overlay.write(folder) for overlay in self._overlays] if len(chain) > 1 else []
         known = {"step": chain[-1].step, "samples": chain[-1].samples, "version": chain[-1].version}
         changed = msgspec.structs.replace(self._model, **known, overlays=overlays, files=list(notes.values()))
         write_description(folder, changed)
 
     def _remove_others(self) -> None:
-        """Remove the folders of versions that do not stay."""
+        """Remove prepared versions that are published no more, and the oldest while they use half of the free space."""
+        published, free = versions_of(self._source), shutil.disk_usage(self._work).free
+        used = sum(each.nbytes for each in self._kept)
+        for each in self._kept[:-KEPT]:
+            if each.version.version not in published or used > free:
+                self._kept.remove(each)
+                used, free = used - each.nbytes, free + each.nbytes
         stay = {str(each.number) for each in self._kept}
         for folder in (self._work / VERSIONS).iterdir():
             if folder.name not in stay:

@@ -42,9 +42,9 @@ class TableChanges(NamedTuple):
     """[m, dim]: the rows of the keys that are not deleted, in their order."""
 
 
-def rows_file(group: FrozenGroup) -> str:
+def rows_file(group: int) -> str:
     """Return the path of a group's changed rows in the folder of a delta."""
-    return f"{ROWS}/{group.number}.parquet"
+    return f"{ROWS}/{group}.parquet"
 
 
 def read_changes(path: Path, group: FrozenGroup) -> list[TableChanges]:
@@ -53,13 +53,12 @@ def read_changes(path: Path, group: FrozenGroup) -> list[TableChanges]:
     try:
         content = pq.read_table(path, columns=["table", *kinds])
         names = content.column("table").cast(pa.string()).combine_chunks().dictionary_encode()
-        ids, deleted, embedding = (content.column(name).cast(kind).combine_chunks() for name, kind in kinds.items())
-        live = embedding.filter(pc.invert(deleted))
+        ids, gone, embedding = (content.column(name).cast(kind).combine_chunks() for name, kind in kinds.items())
+        live = embedding.filter(pc.invert(gone))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} has no changed rows of this model: {one_line(error)}; publish anew") from error
-    if ids.null_count or deleted.null_count or names.null_count or live.null_count or live.flatten().null_count:
+    if ids.null_count or gone.null_count or names.null_count or live.null_count or live.flatten().null_count:
         raise CheckpointError(f"{path} has nulls where a row has values; publish anew")
-    rows = live.flatten().to_numpy().reshape(-1, group.dim)
     known = {table.name: number for number, table in enumerate(group.tables)}
     if unknown := next((name for name in names.dictionary.to_pylist() if name not in known), None):
         raise CheckpointError(f"{path} has rows of a table {unknown}, which the base does not have; publish anew")
@@ -67,21 +66,11 @@ def read_changes(path: Path, group: FrozenGroup) -> list[TableChanges]:
     tables = numbers[names.indices.to_numpy()] if len(ids) else np.empty(0, np.uint16)
     keys = np.empty(len(ids), np.uint64)
     hash_ids(ids.to_numpy(), tables, np.array([table.salt for table in group.tables], np.uint64), keys)
-    return _by_table(path, group, tables, keys, deleted.to_numpy(zero_copy_only=False), rows)
-
-
-def _by_table(
-    path: Path, group: FrozenGroup, tables: NDArray[np.uint16], keys: NDArray[np.uint64], deleted: NDArray[np.bool_],
-    rows: NDArray[np.float32],
-) -> list[TableChanges]:  # fmt: skip
-    row_of = np.cumsum(~deleted) - 1
-    order = np.arange(keys.size)
-    if not ((np.diff(tables.astype(np.int64)) > 0) | ((tables[1:] == tables[:-1]) & (keys[1:] > keys[:-1]))).all():
-        order = np.lexsort((keys, tables))
-    changes = []
+    rows, deleted = live.flatten().to_numpy().reshape(-1, group.dim), gone.to_numpy(zero_copy_only=False)
+    changes, row_of = [], np.cumsum(~deleted) - 1
     for number, table in enumerate(group.tables):
-        first, last = np.searchsorted(tables[order], [number, number + 1])
-        own = order[first:last]
+        own = np.flatnonzero(tables == number)
+        own = own[np.argsort(keys[own], kind="stable")]  # which takes little for rows in the order of keys
         changes.append(TableChanges(keys[own], deleted[own], rows[row_of[own[~deleted[own]]]]))
         if (np.diff(changes[-1].keys) == 0).any():
             raise CheckpointError(f"{path} has an id of table {table.name} twice; publish anew")

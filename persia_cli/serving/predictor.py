@@ -123,7 +123,7 @@ class Predictor:
             raise UserError(f"missing={missing!r} is none of {', '.join(get_args(Missing))}")
         path = Path(folder)
         description = read_description(path)
-        require_files(path, description, contents=check)
+        require_files(path, description.files, contents=check)
         return cls(path, description, missing, threads, before)
 
     @contextmanager

@@ -19,13 +19,11 @@ from persia_cli.publish.version import (
     FORMAT_VERSION,
     VERSION,
     Version,
-    VersionFile,
     VersionTable,
-    file_of,
     version_text,
     write_current,
 )
-from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, Form
+from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, Form, note_of
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from tests import naive
 from tests.support.made_up_model import describe_model
@@ -136,7 +134,7 @@ class Publication:
     def _seal(self, folder: Path, parent: int | None, paths: list[str], counts: dict[str, tuple[int, int]]) -> None:
         version = Version(
             FORMAT_VERSION, self.version, parent, self.base, "run", "1", 10 * self.version, self.version, 1.5,
-            [file_of(folder, path) for path in paths],
+            [note_of(folder, path) for path in paths],
             [VersionTable(table, *count) for table, count in counts.items()],
         )  # fmt: skip
         (folder / VERSION).write_bytes(version_text(version))
@@ -171,8 +169,3 @@ def change_version(folder: Path, **known: Any) -> None:
 
     version = msgspec.structs.replace(read_version(folder), **known)
     (folder / VERSION).write_bytes(version_text(version))
-
-
-def noted(folder: Path, path: str) -> VersionFile:
-    """Return size and checksum of a file of a version's folder at present."""
-    return file_of(folder, path)

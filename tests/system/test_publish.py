@@ -1,9 +1,12 @@
 """Versions that a job publishes while it trains are the exports of their steps, whatever happens to the publisher."""
 
 import os
+import random
 import shutil
 import threading
+import time
 from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
@@ -18,23 +21,26 @@ from persia_cli.config.record import CONFIG, read_run
 from persia_cli.disk import claim
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.main import app
+from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.publish.process import publish_run
 from persia_cli.publish.publisher import Publisher
-from persia_cli.publish.rows import base_rows, path_of, rows_in
+from persia_cli.publish.rows import base_rows
 from persia_cli.publish.version import (
     CURRENT,
     VERSION,
     chain_of,
     choosing,
     read_current,
-    require_files,
+    read_version,
     versions_of,
     write_current,
 )
-from persia_cli.serving.description import NETWORK, read_description
+from persia_cli.serving.description import NETWORK, FrozenGroup, read_description, require_files
 from persia_cli.serving.golden import read_golden
+from persia_cli.serving.overlay import TableChanges, read_changes, rows_file
 from persia_cli.store.checkpoints.cuts import MOST_WAITING, WHOLE, cuts_of, starts_of
 from tests.conftest import poll_for
+from tests.support.growing import following, put
 from tests.support.jobs import train
 from tests.support.launched import LIMIT_S, Launched
 
@@ -67,29 +73,31 @@ def published(waiting: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """The folder of that run, and of the versions that it has published."""
     folder = tmp_path_factory.mktemp("published")
     shutil.copytree(waiting, folder / "run")
-    assert publish_run(folder / "run", folder / "out", follows=False) == MOST_WAITING + 1
+    assert publish_run(folder / "run", folder / "out", follows=False)[0] == MOST_WAITING + 1
     assert cuts_of(starts_of(folder / "run")[-1]) == []
     return folder / "run", folder / "out"
 
 
 def rows_of(folder: Path, number: int) -> Rows:
-    """All rows of a version: those of its base, changed by each delta."""
+    """All rows of a version by table and key: those of its base, changed by each delta."""
     chain, found = chain_of(folder, number), dict[tuple[str, int], bytes]()
     for version in chain:
-        require_files(folder / version.folder, version)
+        require_files(folder / version.folder, version.files, contents=True)
     base = folder / chain[0].folder
     for group in read_description(base).groups:
-        names = [table.name for table in group.tables]
-        parts = [base_rows(base, group)]
-        parts += [rows_in(folder / version.folder / path_of(group.number), names) for version in chain[1:]]
-        for rows in (rows for part in parts for rows in part):
-            for i in range(rows.keys.size):
-                key = names[rows.tables[i]], int(rows.ids[i])
-                if rows.deleted[i]:
-                    found.pop(key, None)
-                else:
-                    found[key] = rows.embedding[i].tobytes()
+        apply(found, group, base_rows(base, group))
+        for version in chain[1:]:
+            apply(found, group, read_changes(folder / version.folder / rows_file(group.number), group))
     return found
+
+
+def apply(found: Rows, group: FrozenGroup, changes: list[TableChanges]) -> None:
+    """Change rows by those of a group in one version."""
+    for table, change in zip(group.tables, changes, strict=True):
+        for key in change.keys[change.deleted].tolist():
+            found.pop((table.name, key), None)
+        for key, row in zip(change.keys[~change.deleted].tolist(), change.rows, strict=True):
+            found[table.name, key] = row.tobytes()
 
 
 def test_base_and_deltas_are_the_export_of_the_last_step(published: tuple[Path, Path], tmp_path: Path) -> None:
@@ -104,12 +112,9 @@ def test_base_and_deltas_are_the_export_of_the_last_step(published: tuple[Path, 
     deleted = sum(table.deleted for version in chain for table in version.tables)
     assert deleted > 0, "rows were evicted"
     exported = read_description(tmp_path / "model")
-    expected = {
-        (table.name, int(rows.ids[i])): rows.embedding[i].tobytes()
-        for group in exported.groups
-        for table, rows in zip(group.tables, base_rows(tmp_path / "model", group), strict=True)
-        for i in range(rows.keys.size)
-    }
+    expected: Rows = {}
+    for group in exported.groups:
+        apply(expected, group, base_rows(tmp_path / "model", group))
     assert rows_of(out, number) == expected
     last = out / chain[-1].folder
     golden, theirs = read_golden(last, exported), read_golden(tmp_path / "model", exported)
@@ -159,6 +164,37 @@ def test_a_killed_publisher_loses_no_delta_and_applies_none_twice(
     assert not [*out.glob("*.partial"), *cuts_of(starts_of(run)[-1])]
 
 
+@pytest.mark.slow
+def test_twenty_random_kills_of_a_publisher_lose_no_delta(
+    waiting: Path, published: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """After each, the current version is whole; the last one is that of a publisher that lived."""
+    draw, started, longest_s, kills = random.Random(8), get_context("forkserver"), LIMIT_S, 0
+    started.set_forkserver_preload(["persia_cli.publish.process"])
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(waiting, run)
+    while kills < 20 or cuts_of(starts_of(run)[-1]):
+        publisher, begin = started.Process(target=publish_run, args=(run, out, False)), time.monotonic()
+        publisher.start()
+        publisher.join(draw.uniform(0, longest_s) if kills and kills < 20 else LIMIT_S)
+        if publisher.is_alive():
+            publisher.kill()
+            publisher.join()
+            kills += 1
+        else:
+            longest_s, kills = min(longest_s, time.monotonic() - begin), max(kills, 1)
+        if (out / CURRENT).is_file():
+            rows_of(out, read_current(out).version)
+        if not cuts_of(starts_of(run)[-1]):
+            assert publisher.exitcode == 0 or list(versions_of(out)) == list(versions_of(published[1]))
+            number = read_current(out).version
+            assert rows_of(out, number) == rows_of(published[1], number)
+            if kills < 20:
+                shutil.rmtree(run)
+                shutil.rmtree(out)
+                shutil.copytree(waiting, run)
+
+
 def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tmp_path: Path) -> None:
     """Without a job that grants it, the cuts after that stay."""
     shutil.copytree(waiting, tmp_path / "run")
@@ -175,6 +211,21 @@ def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tm
     ):
         publisher.publish_waiting()
     assert (cuts[0].parent / WHOLE).exists()
+
+
+def test_without_cuts_the_newest_checkpoint_is_published_once(published: tuple[Path, Path], tmp_path: Path) -> None:
+    run, out = published
+    command = ["publish", str(run), "--to", str(tmp_path / "empty")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert rows_of(tmp_path / "empty", 1) == rows_of(out, read_current(out).version)
+    assert "0 versions; the newest in" in CliRunner().invoke(app, command).stderr
+    assert list(versions_of(tmp_path / "empty")) == [1]
+    shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    refused = CliRunner().invoke(app, ["publish", str(tmp_path / "run"), "--to", str(tmp_path / "other")])
+    assert isinstance(refused.exception, UserError)
+    assert "checkpoint" in str(refused.exception)
 
 
 def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path], tmp_path: Path) -> None:
@@ -202,6 +253,19 @@ def test_a_rollback_while_a_version_becomes_current_stays(published: tuple[Path,
     command.join(LIMIT_S)
     assert done[0].exit_code == 0, done[0].output
     assert (read_current(out).version, read_current(out).pinned) == (1, True)
+
+
+def test_with_a_guard_each_version_has_passed_the_portion_after_it(tmp_path: Path) -> None:
+    for number in range(6):
+        put(tmp_path / "data", number, 100)
+    words = [*following(tmp_path / "data"), "cluster=embedded", "train.until={idle_s: 1}", "eval.next=true"]
+    train([*words, f"publish.to={tmp_path / 'out'}", "publish.every_s=0.01", "publish.guard.ne=100"], tmp_path / "run")
+    lines = read_journal(tmp_path / "run" / METRICS)
+    scored = {line["step"] for line in lines if line["split"] == "eval"}
+    published = {read_version(folder).step for folder in versions_of(tmp_path / "out").values()}
+    assert published
+    assert published <= scored
+    assert max(line["step"] for line in lines) not in scored, "no portion has come after the last one"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import msgspec
 from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError
-from persia_cli.storage.locations import put
+from persia_cli.storage.locations import Location, put
 from persia_cli.store.checkpoints.manifest import (
     Manifest,
     checkpoint_folder,
@@ -47,7 +47,7 @@ _DECODER = msgspec.json.Decoder(CutFacts)
 class Cut(NamedTuple):
     """A complete cut."""
 
-    folder: Path
+    folder: Location
     manifest: Manifest
     facts: CutFacts
 
@@ -56,7 +56,7 @@ class Cut(NamedTuple):
         """The start of the run."""
         return self.folder.parent.name
 
-    def files(self, kind: str, group: int) -> list[Path]:
+    def files(self, kind: str, group: int) -> list[Location]:
         """Return the files of a feature group in one of the folders EMBEDDINGS and DELETED."""
         files = [f for f in self.manifest.files if kind_of(f) == kind and f.rows and f.rows.group == group]
         return [self.folder / file.folder / file.name for file in sorted(files, key=lambda file: file.name)]

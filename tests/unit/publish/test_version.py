@@ -7,17 +7,15 @@ from persia_cli.publish.version import (
     FORMAT_VERSION,
     VERSION,
     Version,
-    VersionFile,
     VersionTable,
     chain_of,
-    file_of,
     read_current,
     read_version,
-    require_files,
     version_text,
     versions_of,
     write_current,
 )
+from persia_cli.serving.description import FileNote, note_of, require_files
 from persia_cli.storage.checked_json import checked
 
 
@@ -28,7 +26,7 @@ def written(folder, version, parent=None, base=None):
     place = folder / facts.folder
     place.mkdir(parents=True)
     (place / "data").write_bytes(b"content")
-    facts = msgspec.structs.replace(facts, files=[file_of(place, "data")])
+    facts = msgspec.structs.replace(facts, files=[note_of(place, "data")])
     (place / VERSION).write_bytes(version_text(facts))
     return facts
 
@@ -40,7 +38,7 @@ def test_a_version_is_read_as_written_and_its_chain_begins_with_its_base(tmp_pat
     assert list(versions_of(tmp_path)) == [3, 4, 5, 6]
     assert chain_of(tmp_path, 5) == all_[:3]
     assert chain_of(tmp_path, 6) == [all_[3]]
-    require_files(tmp_path / all_[1].folder, all_[1])
+    require_files(tmp_path / all_[1].folder, all_[1].files, contents=True)
     write_current(tmp_path, 5)
     assert (read_current(tmp_path).version, read_current(tmp_path).pinned) == (5, False)
 
@@ -56,11 +54,11 @@ def test_damage_is_refused(tmp_path):
         read_current(tmp_path)
     text = (place / VERSION).read_bytes()
     (place / "data").write_bytes(b"Content")
-    with pytest.raises(CheckpointError, match="not the file that was published"):
-        require_files(place, delta)
+    with pytest.raises(CheckpointError, match="not the file that was written"):
+        require_files(place, delta.files, contents=True)
     (place / "data").unlink()
     with pytest.raises(CheckpointError, match="missing"):
-        require_files(place, delta)
+        require_files(place, delta.files, contents=True)
     (place / VERSION).write_bytes(text[:-9])
     with pytest.raises(CheckpointError, match="damaged"):
         read_version(place)
@@ -74,7 +72,7 @@ def test_damage_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"parent": 4}, {"base": 4}, {"base": 5}, {"files": [VersionFile("../x", 1, "0" * 64)]}]
+    "changes", [{"parent": 4}, {"base": 4}, {"base": 5}, {"files": [FileNote("../x", 1, "0" * 64)]}]
 )
 def test_a_version_that_cannot_be_right_is_refused(tmp_path, changes):
     written(tmp_path, 4, 3, 3)

@@ -13,11 +13,11 @@ import pytest
 
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.publish.version import read_version
-from persia_cli.serving.description import NETWORK, ROWS, Form, Missing
+from persia_cli.serving.description import NETWORK, ROWS, Form, Missing, note_of
 from persia_cli.serving.following import KEPT, VALUES, VERSIONS, Follower, folder_of
 from persia_cli.serving.overlay import MIN_ROWS
 from persia_cli.serving.predictor import Predictor
-from tests.support.published import Publication, change_version, noted
+from tests.support.published import Publication, change_version
 from tests.support.small_model import DIM
 
 ROWS_FILE = f"{ROWS}/0.parquet"
@@ -70,7 +70,7 @@ def test_base_and_deltas_are_the_full_export_in_any_order(
         )
 
 
-def test_old_versions_and_replaced_rows_take_no_space(tmp_path: Path) -> None:
+def test_published_versions_stay_prepared_and_replaced_rows_take_no_space(tmp_path: Path) -> None:
     publication, work = Publication(tmp_path), tmp_path / "work"
     publication.publish_base()
     follower = Follower(publication.folder, work, "zeros")
@@ -78,7 +78,6 @@ def test_old_versions_and_replaced_rows_take_no_space(tmp_path: Path) -> None:
     for turn in range(12):
         publication.publish_delta({"user": dict(publication.rows(range(100, 100 + MIN_ROWS // 2)))})
         require_export(publication, follower, publication.version, turn)
-        assert len(list((work / VERSIONS).iterdir())) <= KEPT
         [values] = (work / VALUES).iterdir()
         assert values.stat().st_size <= 2 * MIN_ROWS * 4 * DIM
         mapped.add(values.name)
@@ -86,13 +85,24 @@ def test_old_versions_and_replaced_rows_take_no_space(tmp_path: Path) -> None:
     # Removed files stay mapped as long as a version in use reads them.
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(work) in line]
     assert 0 < len(maps) <= 10
+    for path in publication.folder.glob("delta-*/rows/*"):
+        path.unlink()
+    require_export(publication, follower, 2, 2)
+    publication.publish_base()
+    follower.prepare(publication.version)
+    assert len(list((work / VERSIONS).iterdir())) == publication.version - 1 > KEPT, "all but the first base"
+    for version in range(2, publication.version):
+        shutil.rmtree(publication.folder / f"delta-{version:08d}")
+    publication.publish_base()
+    follower.prepare(publication.version)
+    assert len(list((work / VERSIONS).iterdir())) == KEPT
 
 
 def replace_rows(folder: Path, change: Callable[[Any], Any]) -> None:
     """Change the table of rows of a delta, with right checksums."""
     table = pq.read_table(folder / ROWS_FILE)
     pq.write_table(change(table), folder / ROWS_FILE)
-    files = [noted(folder, file.path) for file in read_version(folder).files]
+    files = [note_of(folder, file.path) for file in read_version(folder).files]
     change_version(folder, files=files)
 
 
@@ -121,12 +131,12 @@ def other_weights(folder: Path) -> None:
     from tests.support.small_model import network
 
     onnx.save(network(99), folder / NETWORK)
-    change_version(folder, files=[noted(folder, file.path) for file in read_version(folder).files])
+    change_version(folder, files=[note_of(folder, file.path) for file in read_version(folder).files])
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "truncated": (truncate, "0.parquet is not the file that was published"),
-    "altered": (alter, "0.parquet is not the file that was published"),
+    "truncated": (truncate, "0.parquet is not the file that was written"),
+    "altered": (alter, "0.parquet is not the file that was written"),
     "removed": (lambda folder: (folder / ROWS_FILE).unlink(), "0.parquet is missing"),
     "rows not vouched for": (without(ROWS_FILE), "vouches for no rows/0.parquet"),
     "network not vouched for": (without(NETWORK), "vouches for no dense.onnx"),
