@@ -34,8 +34,8 @@ class Load(msgspec.Struct, frozen=True):
     """The load of a server."""
 
     port: int
-    requests: list[tuple[bytes, bytes]]
-    """Requests, which are sent in turn over and over, and the only right body of the answer to each."""
+    requests: list[tuple[bytes, dict[str, bytes]]]
+    """Requests, which are sent in turn over and over, and the only right body of the answer to each, by version."""
     connections: int
     seconds: float
     """Answers that come within these seconds count, and latencies of requests due within them."""
@@ -65,6 +65,8 @@ class Loaded(msgspec.Struct):
     first_error: str = ""
     latencies: bytes = b""
     """Of those that got predictions, also late: float64 seconds from the moment when each was due."""
+    first: dict[str, float] = {}
+    """When each version answered first, in seconds since 1970."""
     cpu_s: float = 0.0
     """CPU seconds of the process that sent them."""
     wall_s: float = 0.0
@@ -100,18 +102,22 @@ class Connection:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request; return status and body of the answer. Raises OSError, EOFError for a broken connection."""
+    async def ask(self, request: bytes) -> tuple[int, str, bytes]:
+        """Send a request; return status, version and body of the answer.
+
+        Raises OSError, EOFError for a broken connection.
+        """
         if self._streams and self._streams[0].at_eof():  # the server may close a connection between two requests
             self.close()
         reader, writer = self._streams = self._streams or await asyncio.open_connection(HOST, self._port)
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = re.search(rb"\r\ncontent-length: (\d+)", head)
+        version = re.search(rb"\r\nx-model-version: (\w+)", head)
         body = await reader.readexactly(int(length[1]) if length else 0)
         if b"\r\nconnection: close" in head:
             self.close()
-        return int(head[9:12]), body
+        return int(head[9:12]), version[1].decode() if version else "", body
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -181,15 +187,17 @@ class Generator:
         """Send a request and count its answer."""
         (request, right), loaded = next(self._requests), self.loaded
         try:
-            status, body = await connection.ask(request)
+            status, version, body = await connection.ask(request)
         except ConnectionRefusedError:
             raise RoleError(f"the server does not take connections at port {self._order.port} any more") from None
         except (OSError, EOFError) as error:
             connection.close()
-            status, body = 0, f"a broken connection: {error}".encode()
+            status, version, body = 0, "", f"a broken connection: {error}".encode()
         now = time.perf_counter()
-        if status == OK and body != right:
+        if status == OK and body != right.get(version):
             raise RoleError("the server answers with other predictions than the model gives in this process")
+        if status == OK and version not in loaded.first:
+            loaded.first[version] = time.time()
         loaded.answered += status == OK and self._begin <= now < self._end
         # By when it was due: else those that a slow server refuses late would be in no count.
         if not self._begin <= due < self._end:

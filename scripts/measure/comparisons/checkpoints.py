@@ -1,4 +1,6 @@
-"""A save that nothing else disturbs, and the load of its files, against the disk; then training during a save.
+"""A save that nothing else disturbs, and the load of its files, against the disk; training during a save; and cuts.
+
+A cut is what `publish` writes of the rows that have changed: its pauses are the time in which a server answers nothing.
 
 Writes about 3 GB to the working folder's disk, and removes it. Rows are loaded into memory that the system has at hand:
 a virtual machine may have to ask its host for memory that it has not used lately, often at a few hundred MB/s.
@@ -29,7 +31,7 @@ from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.store.checkpoints.saved_rows import RowFile
 from persia_cli.store.shard import Shard
 from scripts.measure import Given, Note, stores
-from scripts.measure.timing import Turn, alternate, compared
+from scripts.measure.timing import Turn, alternate, compared, measured
 
 DIM = 16
 CHUNK = 2**22
@@ -37,6 +39,8 @@ CHUNK = 2**22
 REQUESTS = 64
 PAGE = 4096
 DISK = "disk alone"
+CUT = 10
+"""The step of cuts: later than all others."""
 
 
 def options(parser: ArgumentParser) -> None:
@@ -83,6 +87,12 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
         }
         timed = alternate(trainings, given.rounds, clock=perf_counter)
         yield compared(f"training during a save, {label}", timed, stores.millions(requests), "Mrows/s", fewer)
+        note("cutting 1 % of the rows")
+        saver.change(rows, rows // 100)
+        cuts = [saver.cut() for _ in range(given.rounds)]
+        for name, pick in (("begin", lambda pauses: pauses[0]), ("longest other pause", lambda pauses: max(pauses[1:])),
+                           ("all pauses", sum)):  # fmt: skip
+            yield measured(f"cut of 1 %, {name}, {label}", "ms", {OURS: [1e3 * pick(each) for each in cuts]}, fewer)
 
 
 class Saver:
@@ -92,8 +102,8 @@ class Saver:
         self._shard, self._folder, self._writer = shard, folder, writer
         self._bell = Event()
 
-    def _begin(self, exit_stack: ExitStack) -> ShardSaving:
-        saving = ShardSaving(self._shard, self._folder, self._writer, self._bell.set, lambda rows: None)
+    def _begin(self, exit_stack: ExitStack, since: int | None = None) -> ShardSaving:
+        saving = ShardSaving(self._shard, self._folder, self._writer, self._bell.set, lambda rows: None, since=since)
         # Else the thread that writes would wait for rows for ever if this one failed.
         exit_stack.callback(saving.abandon)
         return saving
@@ -108,6 +118,27 @@ class Saver:
                 self._bell.wait(0.1)
                 self._bell.clear()
             return saving.finish()
+
+    def change(self, rows: int, count: int) -> None:
+        """Use some of so many rows in the step of the cuts."""
+        part = stores.request(np.random.default_rng(4).choice(rows, count, replace=False))
+        self._shard.look_up(0, part.keys, part.tables, CUT, True)
+
+    def cut(self) -> list[float]:
+        """Write the rows used in the step of the cuts; return the seconds of each pause, that of the begin first."""
+        with ExitStack() as exit_stack:
+            begin = perf_counter()
+            saving = self._begin(exit_stack, since=CUT)
+            pauses = [perf_counter() - begin]
+            while not saving.done:
+                while saving.can_copy:
+                    begin = perf_counter()
+                    saving.copy_next()
+                    pauses.append(perf_counter() - begin)
+                self._bell.wait(0.1)
+                self._bell.clear()
+            saving.finish()
+            return pauses
 
     def train(self, requests: list[stores.RowRequest], sent: stores.Block) -> None:
         """Train while a save is in progress, which is abandoned at the end."""

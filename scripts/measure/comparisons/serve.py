@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from persia_cli.bench.result import OURS, Result, with_ratios
 from persia_cli.bench.rounds import MeasuredTurn, side_of, take_turns
+from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.signals import terminating_interrupts
@@ -40,8 +41,8 @@ from persia_cli.errors import RoleError, UserError
 from persia_cli.observe.machine import cpu_seconds, cpu_seconds_of
 from persia_cli.serving.description import GOLDEN, NETWORK, ModelInput
 from persia_cli.serving.golden import Golden, example_row
-from persia_cli.serving.http.answers import inferred
-from persia_cli.serving.http.requests import LENGTHS, RequestReader
+from persia_cli.serving.http.answers import MODEL_VERSION, inferred
+from persia_cli.serving.http.requests import LENGTHS, PredictionRequest, RequestReader
 from persia_cli.serving.http.tensors import NUMBERS
 from persia_cli.serving.predictor import FrozenNetwork, Predictor
 from persia_cli.serving.row_reader import Inputs
@@ -67,10 +68,11 @@ SENDER_LIMIT = 0.9
 
 
 class Request(NamedTuple):
-    """A request, the body of its answer, and what the network alone gets for it."""
+    """A request, and what the network alone gets for it."""
 
     wire: bytes
-    answer: bytes
+    asked: PredictionRequest
+    batch: Batch
     inputs: Inputs
 
 
@@ -97,7 +99,7 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
         loads: list[Loaded] = []
 
         def loaded(candidates: int, connections: int, rate: float | None) -> MeasuredTurn:
-            sent = [(request.wire, request.answer) for request in requests[candidates]]
+            sent = [(request.wire, answers_of(request, predictor)) for request in requests[candidates]]
             order = Load(port, sent, connections, seconds, rate, min(1.0, seconds / 5), seed=len(loads))
             used = cpu_of_server(pid)
             loads.append(load(order))
@@ -195,10 +197,16 @@ def prepare_requests(predictor: Predictor, candidates: int, user: set[str], coun
         body, length = head + b"".join(parts), str(len(head)).encode()
         parsed = reader.infer(body, length)
         batch = predictor.fields.batch(parsed.columns)
-        answer = inferred(model, parsed, predictor.predict(batch)).body
         inputs = predictor.inputs(batch, np.zeros(len(model.features), np.int64))
-        requests.append(Request(_wire(model.name, body, length), answer, inputs))
+        requests.append(Request(_wire(model.name, body, length), parsed, batch, inputs))
     return requests
+
+
+def answers_of(request: Request, predictor: Predictor, version: int | None = None) -> dict[str, bytes]:
+    """Return the body of a model's answer, by the version that it names."""
+    model = msgspec.structs.replace(predictor.description, version=version)
+    answer = inferred(model, request.asked, predictor.predict(request.batch))
+    return {answer.headers[MODEL_VERSION]: answer.body}
 
 
 def _golden_rows(predictor: Predictor, draw: np.random.Generator) -> list[dict[str, Any]]:
