@@ -69,7 +69,7 @@ def empty_save_area(partitions: int = 0, rows: int = 0, cells: int = 0, width: i
         words=zeros(cells * width, np.float32),
         # The lowest cells are taken first and again, so that no more memory is used than needed.
         free=np.arange(cells - 1, -1, -1, dtype=np.int64),
-        counts=np.array([cells, rows]),
+        counts=np.array([cells, rows, 0]),
         heads=np.full(partitions, old_rows.NONE, np.int64),
         following=zeros(cells, np.int64),
     )
@@ -85,12 +85,12 @@ def _save_area_of(store: RowStore, cells: int) -> OldRows:
     return empty_save_area(len(store.partitions), rows, cells, store.group.width)
 
 
-def _emptied(area: OldRows, rows: int, cells: int) -> OldRows:
+def _emptied(area: OldRows, rows: int, cells: int, since: int) -> OldRows:
     """Return memory that was used before, all of it free, for so many rows in use and copies."""
     area.saved[:rows] = 0
     area.heads[:] = old_rows.NONE
     free = np.arange(cells - 1, -1, -1, dtype=np.int64)
-    return area._replace(saved=area.saved[:rows], free=free, counts=np.array([cells, rows]))
+    return area._replace(saved=area.saved[:rows], free=free, counts=np.array([cells, rows, since]))
 
 
 NOTHING = empty_save_area()
@@ -104,7 +104,7 @@ class StoreSnapshot:
 
         `cells` is the number of rows that can be copied before their turn; the constants give its default.
         """
-        self._store, self._since = store, since or 0
+        self._store = store
         self._states = np.array(list(store.group.optimizer.states(store.group.dim).values()), np.int64)
         self._listed = _listing(0)
         self._starts = np.empty(2, np.int64)
@@ -113,7 +113,7 @@ class StoreSnapshot:
         if cells is None:
             cells = min(store.used, max(int(store.used * COPIED_FRACTION), COPIED_BYTES // nbytes))
         self._save_area = _save_area_of(store, cells)
-        self.old = _emptied(self._save_area, store.used, cells)
+        self.old = _emptied(self._save_area, store.used, cells, since or 0)
         self._sketch: Lines = NO_LINES
         if since is None and store.has_frequencies:
             self._sketch = store.index.sketch.copy()
@@ -130,9 +130,9 @@ class StoreSnapshot:
         if rows >= self._listed.keys.size:
             self._listed = _listing(rows + rows // 8 + 1)
             self._starts = np.empty(self._listed.keys.size + 2, np.int64)
-        count = old_rows.list_rows(store.index, self.old, first, last, self._since, self._listed)
+        count = old_rows.list_rows(store.index, self.old, first, last, self._listed)
         ordered = _listing(count)
-        old_rows.order_rows(self._listed, count, ordered, self._starts)
+        old_rows.order_rows(self._listed, count, ordered, self._starts[: count + 2])
         values = self._memory(count * (store.group.dim + int(self._states.sum())))
         old_rows.copy_rows(store.rows, self.old, ordered.sources, self._states, values)
         words = store.group.sketch_lines * int(WORDS)
@@ -164,12 +164,12 @@ class StoreSnapshot:
     @property
     def is_short(self) -> bool:
         """True if less than half of the memory for changed rows is left, and more rows may change than fit."""
-        free, unsaved = self.old.counts
+        free, unsaved, _ = self.old.counts
         return bool(free < min(unsaved, self.old.free.size // 2))
 
     def has_space(self, keys: Keys, tables: Tables) -> bool:
         """Return whether all rows that a look-up of the keys may change or evict can be copied first."""
-        free, unsaved = self.old.counts
+        free, unsaved, _ = self.old.counts
         return bool(
             min(keys.size, unsaved) <= free
             or sum(old_rows.count_changing(self._store.index, self.old, keys, tables)) <= free

@@ -86,16 +86,21 @@ def keys_of(ids: Ids, table: int = 0) -> Keys:
     return keys
 
 
-def layout_of(dim: int, kind: OptimizerKind, capacity: int, features: int = 1) -> EmbeddingLayout:
+def layout_of(
+    dim: int, kind: OptimizerKind, capacity: int, features: int = 1, names_left: bool = False
+) -> EmbeddingLayout:
     """Return the layout of one table of float32 rows per feature, all in one feature group.
 
-    Look-ups are counted, which is the default (`when_full: auto`).
+    With `names_left`, keys that lose their rows are noted, which cuts need. Look-ups are counted, which is the default
+    (`when_full: auto`).
     """
     tables = tuple(TableSpec(_name(n), n, table_salt(_name(n)), init_bound=0.01) for n in range(features))
     optimizer = RowOptimizer(kind, lr=LR, eps=EPS)
     partitions = partitions_for(capacity, PARTITIONS)
     epoch_bits = epoch_bits_for(capacity, 26 * BATCH)
-    group = GroupSpec(0, dim, optimizer, tables, capacity, partitions, counts_uses=True, epoch_bits=epoch_bits)
+    group = GroupSpec(
+        0, dim, optimizer, tables, capacity, partitions, counts_uses=True, epoch_bits=epoch_bits, names_left=names_left
+    )
     return EmbeddingLayout((group,), tuple(FeatureSpec(each.name, 0, each.number, "sum") for each in tables), seed=0)
 
 
@@ -103,9 +108,9 @@ def _name(table: int) -> str:
     return f"feature-{table}"
 
 
-def filled(dim: int, kind: OptimizerKind, rows: int) -> Shard:
+def filled(dim: int, kind: OptimizerKind, rows: int, names_left: bool = False) -> Shard:
     """Return a shard with the rows of ids 0 … rows - 1 in random order."""
-    shard = Shard(layout_of(dim, kind, int(rows / LOAD)), 0, 1)
+    shard = Shard(layout_of(dim, kind, int(rows / LOAD), names_left=names_left), 0, 1)
     ids = np.random.default_rng(1).permutation(rows)
     for start in range(0, rows, CHUNK):
         part = request(ids[start : start + CHUNK])

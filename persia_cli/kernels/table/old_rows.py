@@ -2,7 +2,8 @@
 
 A snapshot is the content of a row store at one moment. Its rows are copied one after the other. A row that will change,
 or be given to another key, before its turn is copied here first. A row is *saved* once it has been copied in either
-way; later changes do not affect the snapshot. Rows beyond those in use at the snapshot do not belong to it.
+way; later changes do not affect the snapshot. Rows beyond those in use at the snapshot do not belong to it, nor do
+rows last used before a step: they are not copied, and passed over by their marks alone, which are read in order.
 """
 
 from typing import NamedTuple
@@ -65,7 +66,7 @@ class OldRows(NamedTuple):
     free: NDArray[np.int64]
     """int64[cells]: the free cells; the last one is taken next."""
     counts: NDArray[np.int64]
-    """int64[2]: number of free cells, and of rows that are not saved."""
+    """int64[3]: number of free cells, of rows that are not saved, and the step from which on a used row is copied."""
     heads: NDArray[np.int64]
     """int64[partitions]: cell of the last copied row of each of the server's partitions, NONE without one."""
     following: NDArray[np.int64]
@@ -89,18 +90,21 @@ def must_save(old, row):
 
 @helper
 def copy_row(index, rows, old, slot, row):
-    """Copy the present row of a slot; there must be a free cell."""
-    old.counts[0] -= 1
+    """Copy the present row of a slot if it is in the snapshot; there must be a free cell."""
     old.counts[1] -= 1
-    cell = old.free[old.counts[0]]
     old.saved[row] = 1
+    last_used = index.marks[last_used_word(slot)]
+    if np.int64(last_used) < old.counts[2]:
+        return
+    old.counts[0] -= 1
+    cell = old.free[old.counts[0]]
     key = index.buckets[(slot >> np.uint64(2)) * KEYS + (slot & np.uint64(3))]
     partition = partition_of(index, key)
     old.following[cell] = old.heads[partition]
     old.heads[partition] = cell
     old.keys[cell] = key
     old.tables[cell] = index.tables[row]
-    old.last_used[cell] = index.marks[last_used_word(slot)]
+    old.last_used[cell] = last_used
     if index.uses.size:
         old.uses[cell] = index.uses[row]
     copy_words(rows.arena, np.uint64(row) * rows.width, old.words, np.uint64(cell) * rows.width, rows.width)
@@ -166,15 +170,14 @@ class Listed(NamedTuple):
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
 
 
-@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED), for_=SAVING)
-def list_rows(index, old, first, last, since, listed):
+@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, LISTED), for_=SAVING)
+def list_rows(index, old, first, last, listed):
     """List the rows of the snapshot in the partitions [first, last), counted from the server's own first one.
 
-    `listed` must have space for one more than all of them. Rows last used before step `since` are omitted. Return the
-    number of rows listed. All of them count as saved, and the cells of copied rows are free: the caller must take
-    their values before the store changes.
+    `listed` must have space for one more than all rows of the partitions. Return the number of rows listed. All of them
+    count as saved, and the cells of copied rows are free: the caller must take their values before the store changes.
     """
-    count, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
+    count, size = 0, _list_slots(index, first * index.size, last * index.size, np.uint32(old.counts[2]), listed)
     for i in range(size):
         if i + AHEAD < size:
             _prefetch_facts(index, old, np.uint64(listed.sources[i + AHEAD]))
@@ -183,15 +186,13 @@ def list_rows(index, old, first, last, since, listed):
             old.saved[row] = 1
             old.counts[1] -= 1
             uses = index.uses[row] if index.uses.size else np.uint32(0)
-            count = _list(listed, count, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since)
+            count = _list(listed, count, listed.keys[i], index.tables[row], listed.last_used[i], uses, row)
     for partition in range(first, last):
         cell = old.heads[partition]
         old.heads[partition] = NONE
         while cell != NONE:
-            count = _list(
-                listed, count, old.keys[cell], old.tables[cell], old.last_used[cell], old.uses[cell], -1 - cell,
-                since,
-            )  # fmt: skip
+            last_used, uses = old.last_used[cell], old.uses[cell]
+            count = _list(listed, count, old.keys[cell], old.tables[cell], last_used, uses, -1 - cell)
             old.free[old.counts[0]] = cell
             old.counts[0] += 1
             cell = old.following[cell]
@@ -199,18 +200,23 @@ def list_rows(index, old, first, last, since, listed):
 
 
 @inlined
-def _list_slots(index, first, last, listed):
-    """List key, last use and row of the slots of the buckets [first, last); return their number."""
+def _list_slots(index, first, last, since, listed):
+    """List key, last use and row of the slots of the buckets [first, last) used since a step; return their number."""
     # Empty slots are written too, and overwritten by the next one: a branch on emptiness is mispredicted too often,
     # which takes longer than the write.
     size = np.uint64(0)
     for bucket in range(first, last):
+        newest = np.uint32(0)
+        for slot in range(bucket * np.uint64(SLOTS), (bucket + np.uint64(1)) * np.uint64(SLOTS)):
+            newest = max(newest, index.marks[last_used_word(slot)])
+        if newest < since:  # of most buckets of a cut nothing else is read
+            continue
         for slot in range(bucket * np.uint64(SLOTS), (bucket + np.uint64(1)) * np.uint64(SLOTS)):
             row = row_at(index, slot)
             listed.keys[size] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
             listed.last_used[size] = index.marks[last_used_word(slot)]
             listed.sources[size] = row
-            size += np.uint64(row >= 0)
+            size += np.uint64(row >= 0) & np.uint64(listed.last_used[size] >= since)
     return size
 
 
@@ -224,11 +230,11 @@ def _prefetch_facts(index, old, row):
 
 
 @inlined
-def _list(listed, count, key, table, last_used, uses, source, since):
-    """List a row at position `count` unless it is too old; return the next position."""
+def _list(listed, count, key, table, last_used, uses, source):
+    """List a row at position `count`; return the next position."""
     listed.keys[count], listed.tables[count] = key, table
     listed.last_used[count], listed.uses[count], listed.sources[count] = last_used, uses, source
-    return count + np.int64(last_used >= since)
+    return count + 1
 
 
 @kernel(types.void(LISTED, I64, LISTED, write(I64)), for_=SAVING)

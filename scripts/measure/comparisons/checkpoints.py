@@ -54,7 +54,7 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
     rows, fewer = stores.rows_that_fit(wanted, DIM, "adagrad", spare=stores.SPARE / 2)
     label = f"dim {DIM}, {stores.label(rows)}"
     note(f"filling {stores.label(rows)}")
-    shard = stores.filled(DIM, "adagrad", rows)
+    shard = stores.filled(DIM, "adagrad", rows, names_left=True)
     with ExitStack() as exit_stack:
         exit_stack.enter_context(terminating_interrupts())
         # Threads switch as often as in the process of an embedding server: two of them save.
