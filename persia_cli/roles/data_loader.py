@@ -1,5 +1,6 @@
 """The data loader: reads its assigned steps and sends ids to embedding workers, the rest to NN workers."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,8 @@ from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
 
 CLOSE_S = 2.0
 """Longest wait for a read at the end of the job."""
+READ_AHEAD = 4
+"""Steps that are read before they may be sent: as many as credit comes for at once."""
 
 
 class StepBatch(NamedTuple):
@@ -63,8 +66,8 @@ class Feed:
     """The sent ids of each unfinished step: an embedding worker that dies has lost them."""
     next: int = 0
     last: int = 0
-    reading: Future[StepBatch] | None = None
-    """The batch of the step `next`, as the reader's thread makes it."""
+    reading: deque[Future[StepBatch]] = field(default_factory=deque)
+    """The batches of the steps from `next` on, as the reader's thread makes them."""
     is_requesting: bool = False
     """True while the coordinator has not answered the request for steps."""
     ended: bool = False
@@ -85,9 +88,13 @@ class Feed:
         return min(self.limits)
 
     @property
-    def traced(self) -> int:
-        """The step number for the trace; -1 in an evaluation."""
-        return self.next if self.split == TRAIN else -1
+    def is_reading(self) -> bool:
+        """True if the batch of the step `next` is not read yet."""
+        return bool(self.reading) and not self.reading[0].done()
+
+    def traced(self, step: int) -> int:
+        """Return the number of a step for the trace; -1 in an evaluation."""
+        return step if self.split == TRAIN else -1
 
 
 class DataLoader:
@@ -133,10 +140,12 @@ class DataLoader:
             self._session.counters, self._session.changes.on_restart = self._counters, self._on_restart
             self._session.ready(lambda number, work: None)
             while not self._session.stop:
-                sent = [self._advance(feed) for feed in self._feeds]
+                for feed in self._feeds:
+                    while self._advance(feed):
+                        pass
                 idle_s = self._loop.idle_s
-                self._loop.poll(0.0 if any(sent) else 0.2)
-                if all(feed.reading is None or feed.reading.done() for feed in self._feeds):
+                self._loop.poll(0.2)
+                if not any(feed.is_reading for feed in self._feeds):
                     self._waited_s += self._loop.idle_s - idle_s
             self._session.farewell()
         finally:
@@ -145,9 +154,9 @@ class DataLoader:
     def _close(self) -> None:
         """End the reader and the sources; skip a source whose read is stuck, since waiting would hide an error."""
         self._reader.shutdown(wait=False, cancel_futures=True)
-        wait([feed.reading for feed in self._feeds if feed.reading is not None], CLOSE_S)
+        wait([batch for feed in self._feeds for batch in feed.reading], CLOSE_S)
         for feed in self._feeds:
-            if feed.reading is None or feed.reading.done():
+            if all(batch.done() for batch in feed.reading):
                 feed.source.close()
 
     def _open_feeds(self, run: Run, job: Job, rows: Mapping[int, int]) -> None:
@@ -209,26 +218,25 @@ class DataLoader:
         """Send the feed's next step if it is read and every rank accepts it; return True if it was sent."""
         if feed.next < (first := min(feed.last, *feed.finished)):
             # A loader that died had sent these steps.
-            feed.next, feed.reading = first, None
+            feed.next = first
+            feed.reading.clear()
         if feed.next >= feed.last:
             if not feed.is_requesting and not feed.ended:
                 feed.is_requesting = True
                 known = feed.source.numbers if isinstance(feed.source, PortionSource) else ()
                 self._session.take_item(feed.split, min(feed.finished), known, partial(self._on_item, feed))
             return False
-        if feed.reading is None:
+        while len(feed.reading) < READ_AHEAD and feed.next + len(feed.reading) < feed.last:
             self._read(feed)
         if feed.next >= feed.limit:
-            self._trace.begin("wait for credit", feed.traced)
+            self._trace.begin("wait for credit", feed.traced(feed.next))
             self._wait_for_credit(feed)
             return False
-        self._trace.end("wait for credit", feed.traced)
-        if feed.reading is None or not feed.reading.done():
-            return False
-        if feed.ended:
+        self._trace.end("wait for credit", feed.traced(feed.next))
+        if feed.is_reading or feed.ended:
             return False
         try:
-            read = feed.reading.result()
+            read = feed.reading[0].result()
         except UserError as error:
             feed.ended = True
             self._session.unreadable(feed.split, feed.next, str(error), (), lambda: None)
@@ -239,15 +247,21 @@ class DataLoader:
                 feed.reported = feed.next
                 self._session.unreadable(feed.split, feed.next, whole.why, whole.bad, partial(feed.allow, feed.next))
             return False
-        feed.reading = None
-        with self._trace.span(LOOP, "send", feed.traced):
+        feed.reading.popleft()
+        with self._trace.span(LOOP, "send", feed.traced(feed.next)):
             self._send(feed, feed.next, read)
         feed.next += 1
         return True
 
     def _read(self, feed: Feed) -> None:
-        feed.reading = self._reader.submit(self._make_batch, feed, feed.next, feed.traced)
-        feed.reading.add_done_callback(lambda _: self._waker.wake())
+        step = feed.next + len(feed.reading)
+        feed.reading.append(self._reader.submit(self._make_batch, feed, step, feed.traced(step)))
+        feed.reading[-1].add_done_callback(partial(self._on_read, feed))
+
+    def _on_read(self, feed: Feed, _: Future[StepBatch]) -> None:
+        """Wake the loop, on the reader's thread, if a step may be sent; otherwise credit will wake it."""
+        if feed.next < feed.limit:
+            self._waker.wake()
 
     def _make_batch(self, feed: Feed, step: int, traced: int) -> StepBatch:
         """Read a step's samples, on the reader's thread; wait until they are decoded."""
@@ -275,7 +289,7 @@ class DataLoader:
     def _on_item(self, feed: Feed, item: Item) -> None:
         feed.is_requesting = False
         if item.first != feed.next:
-            feed.reading = None
+            feed.reading.clear()
         if isinstance(feed.source, PortionSource) and item.portion:
             for portion in item.portions:
                 feed.source.add(portion)

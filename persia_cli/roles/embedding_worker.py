@@ -75,7 +75,8 @@ class EmbeddingWorker:
         self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
-        self._planning = TaskThread(f"{session.name}-planner", loop.waker().wake)
+        self._waker, self._reads_planned = loop.waker(), 0
+        self._planning = TaskThread(f"{session.name}-planner", self._wake_if_awaited)
         """Its kernels hold no GIL, so messages of other batches do not wait for a plan."""
         self._in_planning: dict[BatchId, list[Peer]] = {}
         """The requests that each plan answers: a loader sends ids again to a new process, or in place of a dead one."""
@@ -150,6 +151,11 @@ class EmbeddingWorker:
             except WireError as error:
                 return error
 
+    def _wake_if_awaited(self) -> None:
+        """Wake the loop, on the planner's thread, if a request waits for a plan; any other can wait for a message."""
+        if self._early or self._reads_planned:
+            self._waker.wake()
+
     def _on_planned(self, batch: BatchId, planned: list[UniqueRows] | WireError) -> None:
         peers = self._in_planning.pop(batch)
         if isinstance(planned, WireError):
@@ -164,7 +170,7 @@ class EmbeddingWorker:
                 else:
                     self._apply_push(peer, message)
         for peer in peers:
-            self._server.reply(peer, Ack())
+            self._server.acknowledge(peer)
 
     def _skip_finished(self, split: int, step: int) -> None:
         """Mark all batches before the step as finished; most of them an earlier process handled."""
@@ -238,11 +244,13 @@ class EmbeddingWorker:
         plan = partial(self._plan, self._reads, message.batch, message.ids, message.offsets, message.size)
 
         def on_planned(planned: list[UniqueRows] | WireError) -> None:
+            self._reads_planned -= 1
             if isinstance(planned, WireError):
                 self._server.refuse(peer, planned)
             else:
                 self._read(peer, message.batch, dict(enumerate(planned)), "rows to be read")
 
+        self._reads_planned += 1
         self._planning.run("planning", plan, on_planned)
 
     def _read(self, peer: Peer, batch: BatchId, groups: Mapping[int, UniqueRows], waiting_for: str) -> None:
@@ -432,7 +440,10 @@ class KnownIds:
             for group in layout.feature_groups
         ]
         """For each group the names of its features, None for those without separate counts."""
-        self._counts: dict[str, Counter[str]] = {name: Counter() for names in self._tables for name in names}
+        self._counts = {
+            kind: [np.zeros((2, len(names)), np.int64) for names in self._tables] for kind in ("look_ups", "reads")
+        }
+        """For each kind and group the entries of its features, and those among them without a row."""
 
     def add(
         self, groups: Sequence[UniqueRows], unknown: Sequence[Sequence[NDArray[np.uint32]]], train: bool
@@ -441,27 +452,31 @@ class KnownIds:
 
         unknown[s][g] are the positions of server s's keys of group g that had no row.
         """
-        name, all_entries, all_missed = "look_ups" if train else "reads", 0, 0
-        for number, tables in enumerate(self._tables):
+        all_entries = all_missed = 0
+        for number, counts in enumerate(self._counts["look_ups" if train else "reads"]):
             rows = groups[number]
-            ends = _ends(rows, len(tables))
+            ends = _ends(rows, counts.shape[1])
             entries = np.diff(ends, prepend=0)
             if rows.drawn is not None:
                 entries[-1] = 0
             missed = _missed(rows, [of_server[number] for of_server in unknown], ends)
+            counts += (entries, missed)
             all_entries, all_missed = all_entries + int(entries.sum()), all_missed + int(missed.sum())
-            counts = zip(tables, self._separate_features[number], entries.tolist(), missed.tolist(), strict=True)
-            for table, feature, total, without in counts:
-                self._counts[table][name] += total
-                self._counts[table][f"{name}_known"] += total - without
-                if feature is not None and not train:
-                    self._counts[table][reads_of(feature)] += total
-                    self._counts[table][known_of(feature)] += total - without
         return all_entries, all_missed
 
     def by_table(self) -> dict[str, dict[str, int]]:
         """Return the counts so far by table."""
-        return {table: dict(counts) for table, counts in self._counts.items()}
+        by_table: dict[str, Counter[str]] = {name: Counter() for names in self._tables for name in names}
+        for kind, groups in self._counts.items():
+            for names, features, counts in zip(self._tables, self._separate_features, groups, strict=True):
+                for table, feature, total, missed in zip(names, features, *counts.tolist(), strict=True):
+                    if not total:
+                        continue
+                    of_table = {kind: total, f"{kind}_known": total - missed}
+                    if feature is not None and kind == "reads":
+                        of_table |= {reads_of(feature): total, known_of(feature): total - missed}
+                    by_table[table].update(of_table)
+        return {table: dict(counts) for table, counts in by_table.items()}
 
 
 def _ends(rows: UniqueRows, features: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.frames import ByteCounts, MalformedMessage, Received, read
 from persia_cli.wire.message import Message, Reply, Request
-from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.messages import Ack, Pending, Refused
 from persia_cli.wire.process import split_domain
 from persia_cli.wire.shared_memory import SharedMemory
 from persia_cli.wire.sockets import Context
@@ -181,7 +181,13 @@ class Client:
             self._handle(received)
 
     def _handle(self, received: Received) -> None:
-        number, reply = received.request, received.message
+        reply = received.message
+        self._answer(received.request, reply)
+        if isinstance(reply, Ack):
+            for number in reply.others:
+                self._answer(number, reply)
+
+    def _answer(self, number: int, reply: Message) -> None:
         request = self._requests.get(number)
         if request is not None and not isinstance(reply, (Pending, Refused, request.message.REPLY or Message)):
             self.malformed += 1

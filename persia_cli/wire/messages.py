@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 48
+PROTOCOL = 49
 """Version of all messages and their encoding; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -21,6 +21,9 @@ class Ack(Message, frozen=True):
     """Any server -> the client: the request is done."""
 
     KIND = 0x01
+    LIMIT = Limit(64 * KIB)
+    others: tuple[Count, ...] = ()
+    """Numbers of further requests of this client that are done."""
 
 
 class Pending(Message, frozen=True):

@@ -13,7 +13,7 @@ from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_remote
 from persia_cli.wire.frames import ByteCounts, MalformedMessage, has_arrays, message_bytes, read
 from persia_cli.wire.message import Message
-from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.messages import Ack, Pending, Refused
 from persia_cli.wire.process import memory_domain
 from persia_cli.wire.shared_memory import SharedMemory
 from persia_cli.wire.sockets import Context
@@ -32,6 +32,10 @@ RECEIVE_S = 0.1
 """Seconds after which a call handles no further request."""
 LOOK_S = 0.5
 """Seconds between two checks of the log-ins."""
+HELD_S = 0.05
+"""Seconds after which `tick` sends acknowledgements that were held; a client repeats its request much later."""
+HELD_LIMIT = 256
+"""Maximum number of acknowledgements that are held for a client."""
 REASON_LIMIT = 4000
 """Maximum number of characters of the reason for a refusal; the reason may quote data that the client sent."""
 
@@ -75,14 +79,20 @@ class Server:
         self._parked: OrderedDict[Peer, None] = OrderedDict()
         self._answers: OrderedDict[Peer, tuple[Message, int]] = OrderedDict()
         self._answers_bytes = 0
+        self._held: dict[bytes, list[int]] = {}
+        """Requests of each client whose acknowledgements are held."""
+        self._held_s = 0.0
 
     def on(self, kind: type[Kind], handler: Callable[[Peer, Kind], None]) -> None:
         """Pass requests of this kind to `handler` from now on."""
         self._handlers[kind] = handler
 
     def tick(self) -> None:
-        """Count the refused clients, every LOOK_S."""
+        """Count the refused clients, every LOOK_S; send what was held for too long."""
         now = time.monotonic()
+        if self._held and now >= self._held_s and not self.socket.closed:
+            for identity in list(self._held):
+                self._send_held(identity)
         if now >= self._look_s and not self.socket.closed:
             self._look_s = now + LOOK_S
             self.socket.count_refusals(now)
@@ -159,6 +169,23 @@ class Server:
         if not has_arrays(type(message)):
             self._remember(peer, message)
         self._send(peer, message)
+        if peer.identity in self._held:
+            self._send_held(peer.identity)
+
+    def acknowledge(self, peer: Peer) -> None:
+        """Answer a request that its client does not wait for: together with other answers to this client, or soon."""
+        self._parked.pop(peer, None)
+        self._remember(peer, Ack())
+        if not self._held:
+            self._held_s = time.monotonic() + HELD_S
+        held = self._held.setdefault(peer.identity, [])
+        held.append(peer.request)
+        if len(held) == HELD_LIMIT:
+            self._send_held(peer.identity)
+
+    def _send_held(self, identity: bytes) -> None:
+        first, *others = self._held.pop(identity)
+        self._send(Peer(identity, first), Ack(tuple(others)))
 
     def _remember(self, peer: Peer, message: Message) -> None:
         """Store an answer for repeats of its request, and remove the oldest ones over the limits."""

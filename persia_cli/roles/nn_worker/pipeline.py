@@ -39,6 +39,8 @@ Item = TypeVar("Item")
 
 WAIT_S = 0.2
 """Seconds between two checks whether the job is over."""
+CREDIT_STEPS = 4
+"""Steps that a loader which waits for credit may then send, so that it asks once for so many."""
 
 
 class JobEndedError(PersiaError):
@@ -244,7 +246,7 @@ class Pipeline:
         if step >= steps.next and step not in steps.samples:
             steps.samples[step] = message
             self._pass_on(steps)
-        self._server.reply(peer, Ack())
+        self._server.acknowledge(peer)
 
     def _check_samples(self, steps: "SplitSteps", message: PutSamples) -> None:
         """Raise WireError for samples of another rank, without credit, or of another shape."""
@@ -308,7 +310,7 @@ class Pipeline:
     def _answer_credit(self) -> None:
         for key, (peer, wait) in list(self._waiting.items()):
             limit = self._splits[wait.split].permits.credit(self._window)
-            if wait.step < limit:
+            if wait.step + CREDIT_STEPS <= limit:
                 del self._waiting[key]
                 self._server.reply(peer, Credit(limit, limit - self._window))
 
