@@ -59,21 +59,24 @@ class Window:
 
 @dataclass(slots=True)
 class Permits:
-    """A limiter that starts steps in order, with at most `bound` unfinished ones.
+    """A limiter that starts steps in order.
 
-    A step may start when every step up to `step - bound` is finished, so the watermark is never further behind.
+    A step may start when the gradients of every step up to `step - bound` are sent. Its look-up is sent after them, and
+    servers hold it until they have applied them, so their watermark is never further behind.
     """
 
     bound: int
     next: int = 0
     end: int = 0
     finished: Window = field(default_factory=Window)
+    sent: int = -1
+    """Last step whose gradients are sent."""
     paused: bool = False
     """True while no more steps may start, until the last step of the phase is agreed."""
 
     def next_step(self) -> int | None:
         """Return the next step that may start, or None."""
-        if self.paused or self.next >= self.end or self.next - self.finished.watermark > self.bound:
+        if self.paused or self.next >= self.end or self.next - max(self.sent, self.finished.watermark) > self.bound:
             return None
         step = self.next
         self.next += 1
@@ -88,6 +91,10 @@ class Permits:
         """Start no more steps for now; return the first that has not started."""
         self.paused = True
         return self.next
+
+    def send(self, step: int) -> None:
+        """Note that the gradients of a step, and of all before it, are sent."""
+        self.sent = step
 
     def give_back(self, step: int) -> None:
         """Mark a step as finished: all servers applied its update, or, in evaluation, its batch was dropped."""

@@ -10,7 +10,7 @@ import zmq
 from persia_cli.wire import sockets
 from persia_cli.wire.frames import Frame, decode, encode
 from persia_cli.wire.message import Message, Reply, Request
-from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.messages import Ack, Pending, Refused
 from persia_cli.wire.secret import JobSecret
 from persia_cli.wire.sockets import Context
 
@@ -28,6 +28,7 @@ class Stranger:
         self._socket = sockets.dealer(self._context, address, name.encode())
         self._number = 0
         self.refused = 0
+        self._acknowledged: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -60,11 +61,14 @@ class Stranger:
 
     def await_reply(self, request: int) -> Message:
         """Wait for the answer to a request, and ignore all others."""
-        while True:
+        while request not in self._acknowledged:
             assert self._socket.poll(LIMIT_S * 1000), f"no answer to request {request}"
             number, reply = decode(self._socket.recv_multipart(copy=False))
-            if number == request and not isinstance(reply, Pending):
+            if isinstance(reply, Ack):
+                self._acknowledged |= {number, *reply.others}
+            elif number == request and not isinstance(reply, Pending):
                 return reply
+        return Ack()
 
     def is_refused(self, because: str, message: Message) -> None:
         """Send a request that must be refused with a reason that contains this text."""

@@ -134,10 +134,11 @@ class EmbeddingServer:
         self._servers = servers_sharing(run.cluster, self._session.index)
         self._groups, self._patience_s = len(self._shard.layout.groups), run.cluster.silence_timeout_s
         self._job_batches = job_batches(run, job)
-        synchronous = isinstance(run.mode, SyncMode)
         # In a sync job of several ranks, gradients are summed by key, so an update has other keys than its look-up.
-        self._remembers_rows = not synchronous or run.cluster.nn_workers == 1
-        self._gate = StepGate[tuple[Peer, LookUp], tuple[Peer, Update]](run.cluster.nn_workers) if synchronous else None
+        self._remembers_rows = not isinstance(run.mode, SyncMode) or run.cluster.nn_workers == 1
+        self._staleness = None if isinstance(run.mode, SyncMode) else run.mode.staleness
+        """Steps that a look-up may be ahead of its rank's applied steps; None in sync mode, where all ranks count."""
+        self._gate = StepGate[tuple[Peer, LookUp], tuple[Peer, Update]](run.cluster.nn_workers)
 
     def _read(self, read: Callable[[], int]) -> None:
         """Read rows on another thread, so that heartbeats continue; then report ready."""
@@ -204,7 +205,7 @@ class EmbeddingServer:
 
     def _take_look_up(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
-        if self._gate is not None and message.create and not self._is_due((peer, message)):
+        if message.create and not self._is_due((peer, message)):
             self._gate.defer_look_up(batch.step, batch.rank, (peer, message))
             self._trace.begin("look-up held", batch)
             return
@@ -212,17 +213,19 @@ class EmbeddingServer:
         self._answer_held()
 
     def _is_due(self, request: tuple[Peer, LookUp]) -> bool:
-        """Return whether a training look-up may be answered in sync mode.
+        """Return whether the steps that a training look-up must see are applied.
 
-        All earlier steps must be applied, and the look-ups of lower ranks answered.
+        In sync mode these are all earlier steps, and the look-ups of lower ranks must be answered.
         """
         batch, step = request[1].batch, self._applied.lowest + 1
+        if self._staleness is not None:
+            return batch.step <= self._applied.watermark(batch.rank) + self._staleness
         # New ids get rows in the order of ranks, so that the result does not depend on timing.
         before = (structs.replace(batch, rank=rank) for rank in range(batch.rank))
         return batch.step < step or (batch.step == step and all(map(self._is_looked_up, before)))
 
     def _answer_held(self) -> None:
-        for peer, message in self._gate.released(self._is_due) if self._gate is not None else ():
+        for peer, message in self._gate.released(self._is_due):
             self._answer_in_turn(peer, message)
 
     def _answer_in_turn(self, peer: Peer, message: LookUp) -> None:
@@ -271,16 +274,16 @@ class EmbeddingServer:
         if self._applied.is_applied(batch.rank, batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
-        elif self._gate is not None:
+        elif self._staleness is None:
             self._gate.defer_update(batch.step, batch.rank, (peer, message))
             self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
             self._apply(batch, message.groups, [batch.rank], message.reductions)
             self._server.reply(peer, Ack())
+            self._answer_held()
 
     def _apply_complete_steps(self) -> None:
-        assert self._gate is not None
         while requests := self._gate.complete(self._applied.lowest):
             updates = [update for _, update in requests]
             for update in updates:

@@ -293,12 +293,14 @@ class Pipeline:
             on_reply=partial(self._on_applied, batch),
             waiting_for=f"the update of step {batch.step}",
         )
+        # The next look-up travels with the gradients, all the way to the servers.
+        self._splits[batch.split].permits.send(batch.step)
+        self._pull(batch.split)
 
     def _on_applied(self, batch: BatchId, _: Ack) -> None:
         self._trace.end("push", batch)
         steps = self._splits[batch.split]
         steps.permits.give_back(batch.step)
-        self._pull(batch.split)
         steps.signal_drained()
         self._answer_credit()
 

@@ -22,6 +22,7 @@ from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
     GroupKeys,
+    LookedUp,
     LookUp,
     Pull,
     PushGradients,
@@ -98,6 +99,25 @@ def test_a_server_applies_an_update_once_from_any_senders(mode: str) -> None:
         for sender in (first, second):
             np.testing.assert_allclose(rows_at(sender, later), expected, rtol=1e-6)
         assert updates_of(roles.links[0]) == {"applied": 1, "repeated": 3}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_look_up_waits_for_the_updates_that_it_must_see(mode: str) -> None:
+    """It may arrive before them, so that it need not wait for the worker to know that they are applied."""
+    bound = 1 if mode == "sync" else 3
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of(mode), job_of()))
+        first, second = two_strangers(stack, roles.servers[0], roles)
+        before = rows_at(first, BatchId(TRAIN, 0, 0))
+        late = LookUp(BatchId(TRAIN, bound, 0), True, (), [GroupKeys(KEYS, TABLES)])
+        waiting = first.begin(late)
+        rows_at(first, BatchId(TRAIN, 0, 0))  # answered after the other has been handled
+        assert second.ask(update(BatchId(TRAIN, 0, 0))) == Ack()
+        reply = first.await_reply(waiting)
+        assert isinstance(reply, LookedUp)
+        assert reply.watermark == 0
+        rows = decode_rows(reply.groups[0].rows, DIM, "float32")
+        np.testing.assert_allclose(rows, before - RATE * decode_rows(GRADIENTS, DIM, "float32"), rtol=1e-6)
 
 
 def test_an_update_that_waits_for_other_ranks_counts_once() -> None:

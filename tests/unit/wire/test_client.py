@@ -129,6 +129,17 @@ def test_pending_is_a_sign_of_life(client: Client, peer: Peer, clock: Clock) -> 
     assert heard == [Credit(6)]
 
 
+def test_an_acknowledgement_of_several_requests_answers_each(client: Client, peer: Peer) -> None:
+    answered: list[int] = []
+    numbers = []
+    for request in range(3):
+        client.request(PUT_IDS, on_reply=lambda reply, request=request: answered.append(request))
+        numbers.append(number_of(peer))
+    peer.say(numbers[1], Ack((numbers[2], numbers[0], numbers[2])))
+    client.receive()
+    assert (answered, client.pending, client.late) == ([1, 2, 0], 0, 1)
+
+
 def test_time_without_polling_is_not_the_peers_silence(client: Client, peer: Peer, clock: Clock) -> None:
     """The owner of the client was busy for a minute: it repeats the request before it reports silence."""
     client.request(WaitCredit(0, 5))

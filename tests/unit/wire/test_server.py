@@ -116,6 +116,31 @@ def test_a_parked_request_is_pending_until_its_answer(server: Server, asker: Ask
     assert (len(handlers.parked), server.repeated) == (1, 3)
 
 
+def test_acknowledgements_that_no_client_waits_for_are_sent_together(
+    server: Server, asker: Asker, handlers: Handlers
+) -> None:
+    """They come soon, or with the next answer to the client; a repeat meanwhile gets its own at once."""
+    server.on(Pull, lambda peer, message: server.acknowledge(peer))
+    for number in (5, 6, 6):
+        asker.ask(number, Pull(BATCH, 0))
+    server.receive()
+    assert asker.hear() == [(6, Ack())]
+    heard: list[tuple[int, Message]] = []
+
+    def hear() -> bool:
+        server.tick()
+        heard.extend(asker.hear())
+        return bool(heard)
+
+    poll_for(hear, 5.0, "an acknowledgement")
+    assert heard == [(5, Ack((6,)))]
+    asker.ask(7, Pull(BATCH, 0))
+    asker.ask(8, WaitCredit(0, 3))
+    server.receive()
+    server.reply(handlers.parked[0], Credit(4))
+    assert asker.hear() == [(8, Credit(4)), (7, Ack())]
+
+
 def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
     keys = GroupKeys(np.zeros(3, np.uint64), np.zeros(3, np.uint16))
     for _ in range(2):
