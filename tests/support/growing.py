@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,18 +12,42 @@ import yaml
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.checkpoints.saved_rows import saved_rows
-from tests.support.counting import NETWORK
 
 BATCH = 32
 
 
-def put(folder: Path, number: int, rows: int = 100, first: int | None = None) -> int:
-    """Write file `number`, so that it appears whole; its rows have the ids from `first` on. Return the next id."""
-    folder.mkdir(exist_ok=True)
-    first = number * rows if first is None else first
-    ids = np.arange(first, first + rows)
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Ones(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows):
+        ctx.shape = rows.shape
+        return rows.new_zeros(rows.shape[0], 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.ones(ctx.shape)
+
+
+class Net(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.linear = nn.Linear(shape.dense + 4, 1)
+
+    def forward(self, batch):
+        return Ones.apply(batch.pooled["row"]) + self.linear(torch.cat([batch.dense, batch.pooled["few"]], dim=1))
+"""
+"""A network that trains its weights and the rows of `few`, and counts updates in those of `row`."""
+
+
+def table_of(number: int, rows: int = 100) -> Any:
+    """Return the rows of file `number`, whose ids go on after those of the file before, as an Arrow table."""
+    ids = np.arange(number * rows, (number + 1) * rows)
     draws = np.random.default_rng(number)
-    table = pa.table(
+    return pa.table(
         {
             "label": pa.array((ids % 3 == 0).astype(np.int8)),
             "x": pa.array(draws.normal(size=rows).astype(np.float32)),
@@ -31,10 +56,14 @@ def put(folder: Path, number: int, rows: int = 100, first: int | None = None) ->
             "at": pa.array(1_700_000_000 + ids),
         }
     )
+
+
+def put(folder: Path, number: int, rows: int = 100) -> None:
+    """Write file `number`, so that it appears whole."""
+    folder.mkdir(exist_ok=True)
     hidden = folder / f".{number}.parquet"
-    pq.write_table(table, hidden)
+    pq.write_table(table_of(number, rows), hidden)
     os.rename(hidden, folder / f"{number:06}.parquet")  # noqa: PTH104
-    return first + rows
 
 
 def following(folder: Path, rows: int = 250, wait_s: float = 600.0, **follow: object) -> list[str]:
@@ -64,7 +93,7 @@ def following(folder: Path, rows: int = 250, wait_s: float = 600.0, **follow: ob
 
 
 def counting(folder: Path) -> list[str]:
-    """Return further arguments, with which the value of a row is its number of updates."""
+    """Return further arguments, with which the value of a row of `row` is its number of updates."""
     (folder / "network.py").write_text(NETWORK)
     return [
         "optimizer=sgd",

@@ -3,11 +3,15 @@
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from persia_cli.errors import UserError
@@ -16,15 +20,21 @@ from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
-from tests.support.growing import BATCH, counting, following, put, updates
+from tests.support.growing import BATCH, counting, following, put, table_of, updates
 from tests.support.jobs import train
 from tests.support.launched import Launched
+from tests.support.replicas import replicas_of
+from tests.support.tables import CATALOG, catalog_in, start_libraries
 
 FILES, ROWS = 9, 100
 STEPS = 3 * -(-3 * ROWS // BATCH)
 LIMIT_S = 240.0
 SAVES = ["checkpoint.every_steps=7"]
 END = ["train.until={idle_s: 1}", *SAVES]
+KILLS = 20
+MINUTES = float(os.environ.get("PERSIA_FOLLOW_MINUTES", "30"))
+"""Duration of the test of memory."""
+ROLES = ["coordinator-0", "data-loader-0", "data-loader-1", "embedding-worker-0", "embedding-server-0", "nn-worker-0"]
 CLUSTER = ["cluster=local", "cluster.data_loaders=2", "recovery.max_restarts=100"]
 
 pytestmark = pytest.mark.timeout(900)
@@ -45,9 +55,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(str(newest_checkpoint(result.run_dir / CHECKPOINTS)))
 
 
-@pytest.mark.parametrize(
-    "role", ["data-loader-0", pytest.param("nn-worker-0", marks=pytest.mark.slow), "coordinator-0"]
-)
+@pytest.mark.parametrize("role", ["data-loader-0", "coordinator-0"])
 def test_files_that_come_meanwhile_and_deaths_change_no_bit(role: str, undisturbed: Path, tmp_path: Path) -> None:
     data, draw = tmp_path / "data", Random(role)
     for number in range(4):
@@ -62,6 +70,81 @@ def test_files_that_come_meanwhile_and_deaths_change_no_bit(role: str, undisturb
             put(data, number, ROWS)
         assert job.end(LIMIT_S)[0] == 0, job.output[-3000:]
     assert_same_model(Path(str(newest_checkpoint(tmp_path / "run" / CHECKPOINTS))), undisturbed)
+
+
+class Growing(NamedTuple):
+    """Data that grows by a file of rows."""
+
+    path: str
+    add: Callable[[int], object]
+
+
+@pytest.fixture(params=["folder", "iceberg", "delta"])
+def growing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growing:
+    if request.param == "folder":
+        return Growing(str(tmp_path / "data"), partial(put, tmp_path / "data"))
+    start_libraries(tmp_path / "libraries")
+    if request.param == "iceberg":
+        table = catalog_in(tmp_path, monkeypatch).create_table("db.rows", schema=table_of(0).schema)
+        return Growing(f"iceberg:{CATALOG}/db.rows", lambda number: table.append(table_of(number)))
+    deltalake = pytest.importorskip("deltalake", reason="needs the extra delta")
+    place = tmp_path / "table"
+    return Growing(f"delta:{place}", lambda number: deltalake.write_deltalake(place, table_of(number), mode="append"))
+
+
+@pytest.mark.slow
+def test_random_kills_change_no_bit_and_each_row_is_trained_once(growing: Growing, tmp_path: Path) -> None:
+    draw, per_portion = Random(growing.path.partition(":")[0]), 3
+    words = [*following(tmp_path / "data"), *counting(tmp_path), *SAVES, f"dataset.path={growing.path}"]
+    growing.add(0)
+    end = f"train.until={{samples: {KILLS * per_portion * ROWS}}}"
+    killed = []
+    with Launched([*words, *CLUSTER, end], tmp_path / "run") as job:
+        for kill in range(KILLS):
+            for number in range(max(kill * per_portion, 1), (kill + 1) * per_portion):
+                growing.add(number)
+            step, role = 10 * kill + draw.randrange(10), draw.choice(ROLES)
+            poll_for(lambda step=step: steps_of(job.run_dir) >= step, LIMIT_S, f"step {step} is trained")
+            poll_for(lambda role=role: _is_killed(job.run_dir, role), LIMIT_S, f"{role} is killed")
+            killed.append((step, role))
+        assert job.end(LIMIT_S)[0] == 0, (killed, job.output[-3000:])
+    assert updates(tmp_path / "run" / CHECKPOINTS) == dict.fromkeys(range(KILLS * per_portion * ROWS), 1.0), killed
+    whole = train([*words, *END, "cluster=embedded"], tmp_path / "whole").run_dir
+    disturbed, undisturbed = (newest_checkpoint(run_dir / CHECKPOINTS) for run_dir in (tmp_path / "run", whole))
+    assert_same_model(Path(str(disturbed)), Path(str(undisturbed)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(int(60 * MINUTES) + 900)
+def test_memory_is_flat_while_ten_times_the_rows_that_fit_come_and_expire(tmp_path: Path) -> None:
+    """Each id comes once, one a second of the data; a row expires after 20 minutes of it."""
+    data, capacity, lifetime, number = tmp_path / "data", 4096, 1200, 0
+    words = [*following(data, rows=1000, time="at"), *counting(tmp_path), "cluster=local", "train.batch_size=100"]
+    words += [f"embedding.capacity={capacity}", "embedding.num_partitions=4", f"embedding.expire_after={lifetime}s"]
+    words += ["checkpoint.every_steps=100", "checkpoint.keep=2", "train.until.idle_s=5"]
+    put(data, 0)
+    measured: list[float] = []
+    with Launched(words, tmp_path / "run") as job:
+        job.wait_for_training()
+        begin = time.monotonic()
+        while (spent := time.monotonic() - begin) < 60 * MINUTES:
+            number += 1
+            put(data, number)
+            time.sleep(min(0.2 * MINUTES, 0.5))
+            if spent > 60 * MINUTES * (len(measured) + 1) / 20:
+                found = [
+                    psutil.Process(each.pid).memory_full_info().uss for each in replicas_of(job.process.pid).values()
+                ]
+                measured.append(sum(found) / 2**20)
+                print(json.dumps({"s": round(spent), "ids": number * ROWS, "mib": round(measured[-1], 1)}), flush=True)
+        assert job.end(LIMIT_S)[0] == 0, job.output[-3000:]
+    ids, settled = (number + 1) * ROWS, measured[len(measured) // 4 :]
+    assert ids >= 10 * capacity
+    assert max(line["rows"] for line in read_journal(tmp_path / "run" / METRICS)) <= capacity
+    counts = updates(tmp_path / "run" / CHECKPOINTS)
+    assert set(counts.values()) == {1.0}
+    assert counts.keys() >= set(range(ids - lifetime, ids)), "rows within their lifetime stay"
+    assert max(settled) - min(settled) <= 0.04 * sum(settled) / len(settled), measured
 
 
 @pytest.mark.slow
