@@ -97,8 +97,8 @@ def test_random_kills_change_no_bit_and_each_row_is_trained_once(growing: Growin
     draw, per_portion = Random(growing.path.partition(":")[0]), 3
     words = [*following(tmp_path / "data"), *counting(tmp_path), *SAVES, f"dataset.path={growing.path}"]
     growing.add(0)
-    end = f"train.until={{samples: {KILLS * per_portion * ROWS}}}"
-    killed = []
+    files, killed = (KILLS + 1) * per_portion, []
+    end = f"train.until={{samples: {files * ROWS}}}"
     with Launched([*words, *CLUSTER, end], tmp_path / "run") as job:
         for kill in range(KILLS):
             for number in range(max(kill * per_portion, 1), (kill + 1) * per_portion):
@@ -107,8 +107,10 @@ def test_random_kills_change_no_bit_and_each_row_is_trained_once(growing: Growin
             poll_for(lambda step=step: steps_of(job.run_dir) >= step, LIMIT_S, f"step {step} is trained")
             poll_for(lambda role=role: _is_killed(job.run_dir, role), LIMIT_S, f"{role} is killed")
             killed.append((step, role))
+        for number in range(files - per_portion, files):
+            growing.add(number)
         assert job.end(LIMIT_S)[0] == 0, (killed, job.output[-3000:])
-    assert updates(tmp_path / "run" / CHECKPOINTS) == dict.fromkeys(range(KILLS * per_portion * ROWS), 1.0), killed
+    assert updates(tmp_path / "run" / CHECKPOINTS) == dict.fromkeys(range(files * ROWS), 1.0), killed
     whole = train([*words, *END, "cluster=embedded"], tmp_path / "whole").run_dir
     disturbed, undisturbed = (newest_checkpoint(run_dir / CHECKPOINTS) for run_dir in (tmp_path / "run", whole))
     assert_same_model(Path(str(disturbed)), Path(str(undisturbed)))
