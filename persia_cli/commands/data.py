@@ -104,9 +104,6 @@ def land(
         Literal["json", "arrow"],
         typer.Option("--format", help="`json`: one object, which is a row. `arrow`: an Arrow IPC stream."),
     ] = "json",
-    messages: Annotated[
-        int, typer.Option("--messages", min=1, metavar="N", help="Messages in memory to write; 64 MiB of them are.")
-    ] = 1 << 20,
     every_s: Annotated[
         float, typer.Option("--every-s", min=0.1, metavar="SECONDS", help="Seconds after which messages are written.")
     ] = 60.0,
@@ -137,7 +134,7 @@ def land(
 
     from persia_cli.commands.screen import err, labelled
     from persia_cli.data.land.folder import landing_folder
-    from persia_cli.data.land.landing import Landing, Limits
+    from persia_cli.data.land.landing import Landing
     from persia_cli.data.land.messages import READERS, columns_of
     from persia_cli.data.land.topic import open_topic, read_properties
     from persia_cli.engines.signals import handling
@@ -145,7 +142,6 @@ def land(
 
     if "://" in str(to).replace(":/", "://"):
         raise UserError(f"--to {to}: give a folder of this machine, where files get their names at once")
-    limits = Limits(messages, every_s, max_bad)
     schema = None if columns is None else columns_of(columns)
     came: list[int] = []
     with (
@@ -153,7 +149,7 @@ def land(
         open_topic(address, read_properties(config)) as topic,
         landing_folder(to, topic.name, topic.cluster) as folder,
     ):
-        landing = Landing(topic, folder, READERS[form], limits, schema, partial(labelled, err()))
+        landing = Landing(topic, folder, READERS[form], every_s, max_bad, schema, partial(labelled, err()))
         landing.run(once, lambda: bool(came))
 
 

@@ -39,7 +39,7 @@ FROZEN = {
         "config show": "--conf-dir overrides",
         "dashboard": "--host --port --token-file folder",
         "data": "",
-        "data land": "--columns --config --every-s --format --max-bad --messages --once --to address",
+        "data land": "--columns --config --every-s --format --max-bad --once --to address",
         "data inspect": "--dim --json --memory --optimizer --write overrides path",
         "doctor": "--json folder",
         "drive": "--background --lock --run-dir --scheduler overrides",

@@ -145,8 +145,14 @@ class FolderPlanner:
             trained = np.unique(_hashes(relpath(path, self._place.path) for path in self._trained()))
             # Nothing is known of a run whose record is lost; all files up to the cursor count as trained.
             self._known = trained if trained.size or cursor is None else np.unique(_hashes(fit[:after]))
-        skipped = self._late(fit[:after], cursor)
-        unfit = sorted(files.keys() - set(fit))
+        unfit, skipped = sorted(files.keys() - set(fit)), []
+        if late := self._unknown(fit[:after]):
+            more = f" and {count(len(late) - 1, 'more file')}" if len(late) > 1 else ""
+            text = (
+                f"{late[0]}{more} in {self._path} came after {cursor}, which is trained already, but files come in the "
+                "order of their names; give it a later name"
+            )
+            skipped.append(passed_over("late_file", self._skip, text))
         for name in self._unknown(unfit):
             text = f"{name} in {self._path} is no Parquet file; move it away"
             skipped.append(passed_over("unfit_file", self._skip, text))
@@ -162,18 +168,6 @@ class FolderPlanner:
     def _unknown(self, names: Sequence[str]) -> list[str]:
         assert self._known is not None
         return [names[at] for at in np.flatnonzero(~np.isin(_hashes(names), self._known)).tolist()]
-
-    def _late(self, before: Sequence[str], cursor: str | None) -> list[str]:
-        """Return sentences on unknown files up to the cursor; raise DataError unless they are passed over."""
-        names = self._unknown(before)
-        if not names:
-            return []
-        more = f" and {count(len(names) - 1, 'more file')}" if len(names) > 1 else ""
-        text = (
-            f"{names[0]}{more} in {self._path} came after {cursor}, which is trained already, but files come in the "
-            "order of their names; give it a later name"
-        )
-        return [passed_over("late_file", self._skip, text)]
 
 
 def _hashes(names: Iterable[str]) -> NDArray[np.uint64]:

@@ -10,8 +10,8 @@ from persia_cli.data.land.messages import MessageFlawError, Reader
 from persia_cli.data.land.topic import Came, Topic
 from persia_cli.errors import DataError, PersiaError
 
-MOST_BYTES = 1 << 26
-"""Bytes of messages in memory at which they are written."""
+MOST_MESSAGES, MOST_BYTES = 1 << 20, 1 << 26
+"""Messages in memory, and bytes of them, at which they are written."""
 LOOK_S = 30.0
 """Seconds between two looks for new partitions."""
 LOST_S = 300.0
@@ -19,18 +19,6 @@ LOST_S = 300.0
 WAIT_S = 0.2
 _SHORT_S = 5.0
 """Deadline for the answer to such a look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits at which messages are written, and how many may be left out."""
-
-    messages: int
-    """Messages in memory."""
-    seconds: float
-    """Age of the first of them."""
-    flaws: int
-    """Messages that may be left out since they cannot be rows."""
 
 
 @dataclass(slots=True)
@@ -50,16 +38,18 @@ class Landing:
         topic: Topic,
         folder: LandingFolder,
         read: Reader,
-        limits: Limits,
+        every_s: float,
+        max_bad: int = 0,
         columns: Any = None,
         report: Callable[[str, str], None] = lambda label, text: None,
     ) -> None:
         """Read each partition from its position on; raises DataError if those messages are gone.
 
-        `columns` is the Arrow schema of the first file, None for that of its messages. `report` is called with a label
-        and a sentence.
+        Messages are written at an age of `every_s` seconds, and at most `max_bad` may be left out. `columns` is the
+        Arrow schema of the first file, None for that of its messages. `report` is called with a label and a sentence.
         """
-        self._topic, self._folder, self._read, self._limits = topic, folder, read, limits
+        self._topic, self._folder, self._read = topic, folder, read
+        self._every_s, self._max_bad = every_s, max_bad
         self._columns, self._report = columns, report
         self._waiting: dict[int, _Waiting] = {}
         self._messages = self._nbytes = self._flaws = 0
@@ -78,10 +68,10 @@ class Landing:
         while not is_stopped():
             for message in self._topic.poll(WAIT_S):
                 self._take(message)
-                if self._messages >= self._limits.messages or self._nbytes >= MOST_BYTES:
+                if self._messages >= MOST_MESSAGES or self._nbytes >= MOST_BYTES:
                     self._write()
             now = time.monotonic()
-            if self._since is not None and now - self._since >= self._limits.seconds:
+            if self._since is not None and now - self._since >= self._every_s:
                 self._write()
             done = self._topic.ended
             if until_end and all(self._waiting[at].position.next >= end or at in done for at, end in ends.items()):
@@ -155,7 +145,7 @@ class Landing:
                 table = self._table(messages)
             except MessageFlawError as flaw:
                 text = f"{self._where(messages[flaw.place])}: {flaw}"
-                if self._flaws >= self._limits.flaws:
+                if self._flaws >= self._max_bad:
                     if before := messages[: flaw.place]:
                         self._land(before[-1], self._table(before))
                     raise DataError(f"{text}; to leave such messages out, give --max-bad N") from flaw

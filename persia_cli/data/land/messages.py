@@ -105,10 +105,15 @@ def arrow_rows(messages: Sequence[bytes], schema: Any) -> Any:
     for place, message in enumerate(messages):
         try:
             table = _stream(message)
-            schema = table.schema if schema is None else schema
-            tables.append(_with_columns(table, schema))
+            if schema is None:
+                schema = table.schema
+                _require_types(schema, len(messages))
+            # Missing columns become null, and other types are errors.
+            tables.append(pa.concat_tables([schema.empty_table(), table], promote_options="default"))
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise MessageFlawError(place, one_line(error)) from error
+        if len(tables[-1].schema) > len(schema):
+            raise MessageFlawError(place, f"column {tables[-1].schema.names[len(schema)]} {_ELSEWHERE}")
     return pa.concat_tables(tables)
 
 
@@ -118,22 +123,6 @@ def _stream(message: bytes) -> Any:
         table = reader.read_all()
     kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types]
     return table.cast(pa.schema(list(map(pa.field, table.column_names, kinds))))
-
-
-def _with_columns(table: Any, schema: Any) -> Any:
-    if unknown := [name for name in table.column_names if name not in schema.names]:
-        raise ValueError(f"column {unknown[0]} {_ELSEWHERE}")
-    if len(set(table.column_names)) < table.num_columns:
-        raise ValueError("a column is there twice")
-    arrays = []
-    for field in schema:
-        if field.name not in table.column_names:
-            arrays.append(pa.nulls(table.num_rows, field.type))
-        elif (column := table.column(field.name)).type != field.type:
-            raise ValueError(f"column {field.name} has {column.type}, and {field.type} so far")
-        else:
-            arrays.append(column)
-    return pa.table(arrays, schema=schema)
 
 
 READERS: dict[Form, Reader] = {"json": json_rows, "arrow": arrow_rows}
