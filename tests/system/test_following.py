@@ -79,11 +79,18 @@ class Growing(NamedTuple):
     add: Callable[[int], object]
 
 
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Begin the threads that libraries of tables keep."""
+    start_libraries(tmp_path_factory.mktemp("libraries") / "table")
+
+
 @pytest.fixture(params=["folder", "iceberg", "delta"])
-def growing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growing:
+def growing(
+    request: pytest.FixtureRequest, libraries: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Growing:
     if request.param == "folder":
         return Growing(str(tmp_path / "data"), partial(put, tmp_path / "data"))
-    start_libraries(tmp_path / "libraries")
     if request.param == "iceberg":
         table = catalog_in(tmp_path, monkeypatch).create_table("db.rows", schema=table_of(0).schema)
         return Growing(f"iceberg:{CATALOG}/db.rows", lambda number: table.append(table_of(number)))
