@@ -101,9 +101,14 @@ class Saves:
             self._saved_s, self._retry_at = state.now, None
             if not state.phases.writing:
                 self._request("minutes")
-        elif phase.kind == "training" and self.cuts.is_due() and not state.phases.writing:
-            state.requests.publish = True
-            self._cut()
+        elif self.cuts.is_due() and not state.phases.writing:
+            if phase.kind == "training":
+                state.requests.publish = True
+                self._cut()
+            elif phase.kind == "idle" and self.cuts.lacks(phase.last):
+                # The publisher was behind when the job became idle.
+                state.requests.publish = True
+                state.phases.wake()
         if state.ending and not state.stop_reason and state.now > state.ending.deadline_s:
             state.stop_reason = f"the model was not saved within {self._limits.grace_s:g} s (checkpoint.grace_s)"
 

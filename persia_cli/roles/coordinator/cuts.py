@@ -52,13 +52,17 @@ class CutSchedule:
     def _has_paused(self) -> bool:
         return self._state.now - self._started_s >= self._pause_s
 
+    def lacks(self, step: int) -> bool:
+        """Return True if the last cut has not what changed up to a step."""
+        return step != (self._parent or 0)
+
     def since(self, step: int) -> int | None:
         """Begin a cut at this step; return since when it has rows, None if there is nothing to cut."""
         assert self._publish is not None
         if self._publish.guard.is_set and step != self._good_step:
             return None
         self._started_s = self._state.now
-        if step == (self._parent or 0):
+        if not self.lacks(step):
             return None
         return self._parent or 0 if self._deltas < self._publish.base_every else 0
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from persia_cli.control.portions import PlannedPortion
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.cuts import CutSchedule
-from persia_cli.roles.coordinator.state import BeginCheckpoint
+from persia_cli.roles.coordinator.following import Found
+from persia_cli.roles.coordinator.state import BeginCheckpoint, FindPortion
 from persia_cli.wire.job_messages import Halted, SaveModel, SaveNow
 from tests.support.coordination import Coordination
 from tests.support.runs import make_run
@@ -14,9 +16,11 @@ from tests.unit.roles.coordinator.test_saving import COMMAND, RANK, SERVER, Savi
 class PublishingJob(SavingJob):
     """A job of four steps that makes a cut every second."""
 
-    def __init__(self, **publish: Any) -> None:
+    def __init__(self, dataset: dict[str, Any] | None = None, **publish: Any) -> None:
         run = make_run(
-            checkpoint={"at_end": False, "every_minutes": None}, publish={"to": "folder", "every_s": 1, **publish}
+            checkpoint={"at_end": False, "every_minutes": None},
+            publish={"to": "folder", "every_s": 1, **publish},
+            **({} if dataset is None else {"dataset": dataset}),
         )
         Coordination.__init__(self, run, Job("train", "run", None, 128, 0, 4, 0))
 
@@ -109,6 +113,31 @@ def test_a_command_that_comes_while_a_cut_is_written_gets_its_checkpoint() -> No
     task = job.started[-1]
     assert isinstance(task, BeginCheckpoint)
     assert (task.phase.last, task.phase.trigger) == (3, "request")
+
+
+def test_a_job_without_a_portion_cuts_what_the_publisher_was_too_slow_for_once() -> None:
+    job = PublishingJob({"split": {"kind": "train"}, "follow": {"poll_s": 3600}})
+    job.begin()
+    look = job.started[-1]
+    assert isinstance(look, FindPortion)
+    job.end_task(look, Found(job.now, PlannedPortion(1, 0, 2, 0, 64, [], "", 0.0)))
+    assert job.phase == "training"
+    job.done()
+    for answer in (None, SaveModel("folder", 2, since=0)):
+        task = job.started[-1]
+        assert isinstance(task, BeginCheckpoint)
+        assert (task.phase.last, task.phase.trigger) == (2, "publish")
+        job.end_task(task, answer)
+        if answer is None:
+            assert job.phase == "idle", "the publisher is behind"
+            job.wait(2.0)
+    for name in (SERVER, RANK):
+        job.done(name)
+        job.written(name, 2)
+    job.end_task(job.started[-1], [{"step": 2, "event": "cut", "since": 0}])
+    number = len(job.started)
+    job.wait(2.0)
+    assert (job.phase, job.started[number:]) == ("idle", [])
 
 
 def test_the_last_step_has_a_cut() -> None:
