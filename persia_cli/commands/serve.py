@@ -108,6 +108,14 @@ def serve(
         float | None,
         typer.Option("--sample", metavar="FRACTION", help="Of the requests, how many --log writes.", show_default="1"),
     ] = None,
+    log_every: Annotated[
+        float | None,
+        typer.Option(
+            "--log-every", metavar="SECONDS", min=1.0,
+            help="A file of --log appears after so long, or when it is large.",
+            show_default="60",
+        ),
+    ] = None,
 ) -> None:  # fmt: skip
     """Serve a model over HTTP (Open Inference Protocol).
 
@@ -128,11 +136,14 @@ def serve(
         tls=None if tls is None else (str(tls[0].absolute()), str(tls[1].absolute())),
         log=_text(log),
         sample=1.0 if sample is None else sample,
+        log_every_s=60.0 if log_every is None else log_every,
         drain_s=drain,
         most_connections=connections,
     )
     if sample is not None and log is None:
         raise UserError("--sample is of the requests that --log DIR writes; give that too")
+    if log_every is not None and log is None:
+        raise UserError("--log-every is of the files that --log DIR writes; give that too")
     if not 0.0 < settings.sample <= 1.0:
         raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
     if max_lag is not None and settings.source is None:

@@ -70,8 +70,8 @@ FROZEN = {
         "runs compare": "--json runs",
         "runs ls": "--json folder",
         "serve": (
-            "--connections --drain --host --log --max-lag --missing --port --sample --tls --token-file --unix "
-            "--workers folder"
+            "--connections --drain --host --log --log-every --max-lag --missing --port --sample --tls --token-file "
+            "--unix --workers folder"
         ),
         "stop": "--now run",
         "sweep": (

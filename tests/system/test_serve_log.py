@@ -61,12 +61,14 @@ def test_what_is_logged_is_a_data_set_of_the_run(lists: Path, lists_run: Path, t
     assert done.exit_code == 0, done.output
     asked = pq.read_table(lists / "eval.parquet").drop_columns(["click", "buy", "weight"])
     scores: list[dict[str, float]] = []
-    with serving(model, tmp_path / "serve", "--workers", "1", "--log", str(log)) as server:
+    options = ("--workers", "1", "--log", str(log), "--log-every", "1")
+    with serving(model, tmp_path / "serve", *options) as server:
         for first in range(0, EVAL_ROWS, 10):
             rows = asked.slice(first, 10).to_pylist()
             got = server.ask("POST", "/v1/models/shop:predict", json.dumps({"instances": rows}).encode())
             assert got.status == 200, got.body
             scores += got.json()["predictions"]
+        poll_for(lambda: list(log.glob("*.parquet")), READY_S, "a file is there while requests are answered")
     found = tmp_path / "scores.parquet"
     done = CliRunner().invoke(app, ["predict", str(lists_run), str(log), "-o", str(found), "--keep", "request_id"])
     assert done.exit_code == 0, done.output

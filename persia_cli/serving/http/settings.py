@@ -37,6 +37,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Folder of the request log."""
     sample: float = 1.0
     """Fraction of requests that are logged."""
+    log_every_s: float = 60.0
+    """Seconds after which a file of the log is complete."""
     drain_s: float = 0.0
     """Seconds from SIGTERM to the end, in which requests are answered and `ready` is not."""
     most_connections: int = MAX_CONNECTIONS

@@ -75,9 +75,10 @@ def _opened(
     unpack.compile()  # which golden samples do not need
     request_log = None
     if settings.log is not None:
-        from persia_cli.serving.http.request_log import RequestLog
+        from persia_cli.serving.http.request_log import RequestLog, Rotation
 
-        request_log = RequestLog(Path(settings.log), predictor, settings.sample, metrics)
+        rotation = Rotation(seconds=settings.log_every_s)
+        request_log = RequestLog(Path(settings.log), predictor, settings.sample, metrics, rotation)
     app = ServingApp(predictor, settings, token, metrics, request_log, lambda: memory.is_ending, memory.lag_s)
     app.warm_up()
     # Loaded objects stay, so no collection needs to visit them again.
