@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
 
 import typer
 
@@ -34,6 +34,7 @@ RUN_EXAMPLES = examples(
     "persia recipe run criteo --input train.txt",
     "persia recipe run criteo --input train.txt model=ffnn train.epochs=2",
     "persia recipe run adult_income  # its data ships with persia",
+    "persia recipe run online_loop   # a server, clicks, and a model that learns from them",
 )
 
 app = typer.Typer(no_args_is_help=True, help="Prepare and train real tasks.", epilog=PREPARE_EXAMPLES)
@@ -79,7 +80,7 @@ def ls() -> None:
 def show(name: Name) -> None:
     """Print a recipe's README: the source of the data, the prepared columns, and the expected results."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.data.prepare.recipe import PREPARE, folder_of, readme_of
+    from persia_cli.data.prepare.recipe import PREPARE, RUN, folder_of, readme_of
 
     folder = folder_of(name)
     text = readme_of(folder)
@@ -87,7 +88,8 @@ def show(name: Name) -> None:
         out().print(as_markdown(text), crop=False)
     else:
         say(out(), text.rstrip("\n"))
-    step = "prepare {} --input PATH" if (folder / PREPARE).is_file() else "cp {} DIR"
+    steps = {PREPARE: "prepare {} --input PATH", RUN: "run {}"}
+    step = next((step for file, step in steps.items() if (folder / file).is_file()), "cp {} DIR")
     propose(err(), f"persia recipe {step.format(shlex.quote(name))}")
 
 
@@ -117,13 +119,15 @@ def cp(
 ) -> None:
     """Copy a recipe, or data that ships with Persia, to a folder of your own."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.data.prepare.recipe import PREPARE, copy_folder, folder_of
+    from persia_cli.data.prepare.recipe import PREPARE, RUN, copy_folder, folder_of
 
     files = copy_folder(folder_of(name), folder)
     for file in files:
         say(out(), str(file))
     if folder / PREPARE in files:
         propose(err(), f"persia recipe prepare {_as_path(folder)} --input PATH")
+    elif folder / RUN in files:
+        propose(err(), f"persia recipe run {_as_path(folder)}")
     else:
         data = next(file for file in files if file.suffix not in (".md", ".yaml"))
         propose(err(), f"persia data inspect {shlex.quote(str(data))} --write dataset.yaml")
@@ -167,12 +171,20 @@ def run(
     workers: Workers = None,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Prepare a data set, if that is not done yet, then train and evaluate the recipe's model on it."""
+    """Prepare a data set, if that is not done yet, then train and evaluate the recipe's model on it.
+
+    A recipe that is a separate program, such as online_loop, is started.
+    """
     from persia_cli.commands.job_view import train_and_show
     from persia_cli.commands.screen import err, labelled
-    from persia_cli.data.prepare.recipe import load_recipe
+    from persia_cli.data.prepare.recipe import RUN, folder_of, load_recipe
     from persia_cli.errors import UserError
 
+    program = folder_of(name) / RUN
+    if program.is_file():
+        if source is not None or max_bad_rows or min_count > 1 or split is not None or workers is not None or conf_dir:
+            raise UserError(f"{name} prepares no data; give it no option but --output, and settings KEY=VALUE")
+        _start(program, output or Path("data") / program.parent.name, overrides or [])
     recipe = load_recipe(name)
     conf = _conf_of(recipe)
     chosen = [f"conf={conf}"] if conf else []
@@ -190,6 +202,14 @@ def run(
     elif output is not None or not (recipe.folder / "data").is_dir():
         raise UserError(f"there is no {dataset}; give the downloaded data by --input PATH")
     train_and_show([*chosen, *(overrides or [])], conf_dir or [])
+
+
+def _start(program: Path, output: Path, overrides: list[str]) -> NoReturn:
+    """Replace this process by the program of a recipe, which writes a new folder."""
+    import os
+    import sys
+
+    os.execv(sys.executable, [sys.executable, str(program), str(output), *overrides])
 
 
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":

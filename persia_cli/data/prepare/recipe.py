@@ -16,6 +16,8 @@ A recipe's prepare.py describes the layout of its files and the columns to make 
 Columns that are made by simple steps can be `declared`: `raw` of DATASET then also tells an exported model how to make
 them of a request's fields.
 
+A recipe may have a run.py instead, a program that `persia recipe run` starts.
+
 Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes.
 persia_cli.data.read.kinds defines the kinds of columns.
 In persia_cli.data.prepare `text` has blocks of rows, `parts` the parts of a data set, and
@@ -54,7 +56,7 @@ __all__ = [
     "write_dataset",
 ]
 
-PREPARE, README = "prepare.py", "README.md"
+PREPARE, RUN, README = "prepare.py", "run.py", "README.md"
 COPIED = (".py", ".md", ".yaml", ".csv", ".csv.gz", ".jsonl")
 
 
@@ -92,7 +94,7 @@ def load_recipe(name: str) -> Recipe:
     folder = folder_of(name)
     path = folder / PREPARE
     if not path.is_file():
-        raise DataError(f"{name} needs no preparation; persia recipe cp {name} DIR copies its data")
+        raise DataError(f"{name} needs no preparation; persia recipe cp {name} DIR copies it")
     spec = spec_from_file_location(f"persia_recipe_{folder.name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -137,7 +139,7 @@ def folder_of(name: str) -> Path:
     """Return the folder of a recipe, or of data that needs none; raises DataError for an unknown one."""
     if "/" in name or name.startswith("."):
         folder = Path(name).resolve()
-        if not (folder / PREPARE).is_file():
+        if not (folder / PREPARE).is_file() and not (folder / RUN).is_file():
             raise DataError(f"{name} is not a recipe: there is no {folder / PREPARE}")
         return folder
     names = list_folders()

@@ -67,7 +67,7 @@ def test_a_copy_is_a_separate_recipe(tmp_path: Path) -> None:
 def test_data_that_needs_no_preparation_is_copied_too(tmp_path: Path) -> None:
     copied = {file.name for file in copy_folder(folder_of("shop"), tmp_path / "shop")}
     assert copied == {"README.md", "clicks.csv.gz", "shop.jsonl", "shop.yaml"}
-    with pytest.raises(DataError, match="shop needs no preparation; persia recipe cp shop DIR copies its data"):
+    with pytest.raises(DataError, match="shop needs no preparation; persia recipe cp shop DIR copies it"):
         load_recipe("shop")
 
 
