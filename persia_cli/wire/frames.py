@@ -17,7 +17,7 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import job_messages, messages
 from persia_cli.wire.message import BATCH_PART, Array, Count, Message, MessageCodec, Shape
-from persia_cli.wire.shared_memory import Loan, SharedMemory, StaleLoan
+from persia_cli.wire.shared_memory import Loan, SharedMemory, StaleLoan, Whole
 
 MAX_FRAMES = BATCH_PART.arrays + 2
 ENCODED_ALIGNMENT = 4
@@ -155,6 +155,7 @@ class _Arrays:
         self._frames, self._memory = list(reversed(frames)), memory
         self._addresses = None if loan is None else list(reversed(loan.addresses))
         self._borrowed = memory.borrow(loan) if loan is not None and memory is not None else None
+        self._whole: Whole = {}
         self.lent = 0
         """Bytes of the arrays in shared memory that were read."""
 
@@ -164,9 +165,10 @@ class _Arrays:
             if not self._addresses:
                 raise WireError("the message declares more arrays than its loan has")
             if (address := self._addresses.pop()) is not None:
-                lent = self._memory.view(address, dtype, shape, self._borrowed)
+                lent = self._memory.view(address, dtype, shape, self._borrowed, self._whole)
                 self.lent += lent.nbytes
-                return _aligned(lent)
+                # Segments begin at pages.
+                return lent.copy() if address[1] % _alignment(dtype) else lent
         if not self._frames:
             raise WireError("the message declares more arrays than it has")
         return _view(dtype, shape, self._frames.pop())
@@ -224,15 +226,13 @@ def _view(dtype: np.dtype[Any], shape: Shape, frame: Frame) -> Array:
         raise WireError(f"an array of type {dtype} and shape {shape} has {view.nbytes} bytes")
     if not view.nbytes:
         return np.empty(shape, dtype)
-    return _aligned(np.ndarray(shape, dtype, view))
+    array: Array = np.ndarray(shape, dtype, view)
+    return array.copy() if view.readonly or array.ctypes.data % _alignment(dtype) else array
 
 
-def _aligned(array: Array) -> Array:
-    """Return the array, or a copy if it is not writable or not aligned."""
-    if not array.flags.writeable or not array.flags.aligned:
-        return array.copy()
-    misplaced = array.itemsize == 1 and array.__array_interface__["data"][0] % ENCODED_ALIGNMENT
-    return array.copy() if misplaced else array
+def _alignment(dtype: np.dtype[Any]) -> int:
+    """Return the alignment of arrays of this dtype."""
+    return ENCODED_ALIGNMENT if dtype.itemsize == 1 else dtype.alignment
 
 
 @dataclass(slots=True)

@@ -51,8 +51,8 @@ def test_both_processes_see_the_same_memory() -> None:
     found = open_segment(made.name)
     assert found.nbytes == SIZE
     assert found.address != made.address
-    made.array(DATA_START, (3,), np.uint64, None)[...] = [1, 2, 3]
-    assert found.array(DATA_START, (3,), np.uint64, None).tolist() == [1, 2, 3]
+    made.bytes_from(DATA_START, None)[:3] = [1, 2, 3]
+    assert found.bytes_from(DATA_START, None)[:3].tolist() == [1, 2, 3]
     found.cells[CELLS - 1] = 7
     assert made.cells[CELLS - 1] == 7
 
@@ -60,7 +60,7 @@ def test_both_processes_see_the_same_memory() -> None:
 def test_memory_stays_while_an_array_lives_and_goes_with_the_last() -> None:
     made = create_segment(SIZE)
     name, token = made.name, made.name.rpartition("/")[2]
-    view = made.array(DATA_START, (8,), np.uint8, None)[2:4]
+    view = made.bytes_from(DATA_START, None)[2:4]
     view[...] = 9
     del made
     gc.collect()
