@@ -43,7 +43,7 @@ class Target(NamedTuple):
 _MANY = r"(?:[2-9]|\d\d)[\d.]*M rows"
 """At least two million rows: more than a cache holds."""
 _JOB = r"dlrm, dim 16, Criteo's shape, batch 4096, adagrad, \w+ wire, hybrid, staleness 3, 2 servers"
-_STALENESS = r"ML-1M, SASRec, 10 epochs, R@10, (?:[5-9]|\d\d+) seeds"
+_STALENESS = r"ML-1M, SASRec, 10 epochs, cosine, R@10, (?:[5-9]|\d\d+) seeds"
 GPU_SPEEDS = {
     "dlrm dim 16 batch 4096 float32": {" / tables": 0.65, " / dense": 0.55, "": 2.8e6},
     "dcn_v2 dim 16 batch 4096 float32": {" / tables": 0.80, " / dense": 0.70, "": 2.4e6},
@@ -119,6 +119,9 @@ TARGETS: dict[str, Sequence[Target]] = {
     ),
     "python -m scripts.measure sequences --movielens ratings.dat --only staleness --rounds 5": (
         Target(rf"{_STALENESS}, distance of hybrid 3 from sync: persia", 2.0, at_most=True),
+    ),
+    "python -m scripts.measure windows --movielens ml-1m": (
+        Target(r"ML-1M, deepfm, 5 seeds, following above frozen: persia", 2.0),
     ),
     "python -m scripts.measure prepare train.txt": (
         Target(rf"preparing {_MANY} of Criteo's text on 2 cores: persia", 400_000),

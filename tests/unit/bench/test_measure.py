@@ -15,7 +15,7 @@ from persia_cli.bench.result import Result, Side
 from persia_cli.config.compose import compose_run
 from persia_cli.observe.machine import Processor
 from scripts.measure import Given, Note, __main__, report, targets
-from scripts.measure.comparisons import sequences, store
+from scripts.measure.comparisons import sequences, store, windows
 from scripts.measure.timing import Timing, Turn, alternate, compared, measured
 
 TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
@@ -112,6 +112,16 @@ def test_its_json_is_judged_from_a_file(capsys: pytest.CaptureFixture[str], tmp_
     assert {"cpu", "cores", "memory", "huge_pages", "libraries"} <= printed["machine"].keys()
     (tmp_path / "x.json").write_text(ended.out)
     assert __main__.main(["targets", str(tmp_path / "x.json")]) == 1
+
+
+def test_a_model_that_follows_is_held_against_its_target() -> None:
+    draw = np.random.default_rng(0)
+    frozen = (0.7 + 0.001 * draw.random((5, 10))).tolist()
+    for gain in (0.0, 0.01):
+        following = [[auc + gain + 0.0001 * draw.normal() for auc in seed] for seed in frozen]
+        [judged] = targets.judge(list(windows.results("deepfm", following, frozen)))
+        assert judged.met == (gain > 0)
+    assert windows.auc(np.array([0.1, 0.2, 0.2, 0.3]), np.array([0, 0, 1, 1])) == 3.5 / 4
 
 
 def test_cases_of_sequences_are_held_against_their_targets() -> None:
