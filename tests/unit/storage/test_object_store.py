@@ -7,7 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.follow.files import scan_of
+from persia_cli.data.follow.planner import planner_of
 from persia_cli.data.read.files import DataFile
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_footer
 from persia_cli.data.read.unchanged import content_of
@@ -35,6 +39,7 @@ from persia_cli.store.checkpoints.manifest import (
     verify,
 )
 from persia_cli.store.checkpoints.retention import remove_unfinished
+from tests.support.growing import table_of
 from tests.support.runs import make_run
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.saved_rows import made_up_rows, write_run
@@ -227,3 +232,16 @@ def test_a_place_that_cannot_be_used_is_one_sentence_without_secrets(
     assert sentence in text
     assert len(text.splitlines()) == 1
     assert not any(part in text for part in (SECRET, "AKIDOFTEST", "region="))
+
+
+def test_files_of_a_followed_folder_are_found_and_read(store: ObjectStore) -> None:
+    uri = store.uri("clicks")
+    filesystem, folder = fs.FileSystem.from_uri(uri)
+    for number, name in enumerate(("0 a%20.parquet", "1.parquet")):
+        pq.write_table(table_of(number), f"{folder}/{name}", filesystem=filesystem)
+    keys = {"kind": "parquet", "path": uri, "labels": ["label"], "sparse": ["row"], "split": {"kind": "train"}}
+    dataset = ParquetDataset.model_validate(keys | {"follow": True})
+    first, second = planner_of(dataset).poll(None, 9).files
+    assert (first.cursor, second.cursor) == ("0 a%20.parquet", "1.parquet")
+    assert sum(scan_of(dataset, [first.path, second.path]).split_rows.train) == 200
+    assert SECRET not in first.path
