@@ -200,7 +200,9 @@ def test_twenty_random_kills_of_a_follower_fail_no_request(tmp_path: Path) -> No
             poll_for(followers, READY_S, "a follower")
             followed.publish(base=kill % 7 == 3)
             time.sleep(draw.uniform(0, 1))
-            followers()[0].kill()
+            [follower] = followers()
+            follower.kill()
+            follower.wait(SOON_S)
         clients.wait_for(followed.publication.version)
     assert clients.failures == []
     assert server.log.read_text().count("the follower has ended and is started again") == 20
