@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 """Seconds between two looks for cuts."""
-NICER = 5
+NICER = 10
 """Training comes first where processes share cores."""
 
 

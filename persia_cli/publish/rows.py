@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from persia_cli.checkpoint.content import SortedRows, keys_of
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels.serving.frozen_index import KEYS, WORDS
+from persia_cli.kernels.serving.frozen_index import WORDS
 from persia_cli.serving.description import FrozenGroup
-from persia_cli.serving.overlay import TableChanges
+from persia_cli.serving.overlay import TableChanges, keys_of_table
 from persia_cli.store.checkpoints.cuts import Cut
 from persia_cli.store.checkpoints.manifest import DELETED
 from persia_cli.store.checkpoints.record_batches import floats_of, record_batches, table_column
@@ -93,8 +93,7 @@ def base_rows(folder: Path, group: FrozenGroup) -> list[TableChanges]:
     values = np.fromfile(folder / group.values, np.float32).reshape(-1, group.dim)
     found = []
     for table in group.tables:
-        own = words[table.first_bucket : table.first_bucket + table.buckets]
-        keys = own[:, 1:][np.arange(KEYS) < (own[:, :1] & np.uint64(7))]
+        keys = keys_of_table(words, table)
         rows = values[table.first_row : table.first_row + table.rows]
         found.append(TableChanges(keys, np.zeros(keys.size, np.bool_), rows))
     return found

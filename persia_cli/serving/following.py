@@ -95,24 +95,34 @@ class Follower:
         return PreparedVersion(chain[-1], self._last, sum(each.st_size for each in files if each.st_nlink == 1))
 
     def _merge(self, chain: list[Version]) -> None:
-        """Bring the overlays to the last version of a chain."""
-        if self._at in chain:
-            rest = chain[chain.index(self._at) + 1 :]
-        else:
-            base, *rest = chain
-            folder = self._source / base.folder
-            require_files(folder, base.files, contents=True)
-            self._model = read_description(folder)
-            require_files(folder, self._model.files, contents=False)
-            values = self._work / VALUES
-            shutil.rmtree(values, ignore_errors=True)
-            values.mkdir(parents=True)
-            self._overlays = [GroupOverlay(group, values) for group in self._model.groups]
-            self._at = base
-        for delta in rest:
+        """Bring the overlays to the last version of a chain, from its newest version that is prepared."""
+        by_number = {each.version: each for each in chain}
+        known = [each for each in self._kept if by_number.get(each.version.version) == each.version]
+        newest = max(known, key=lambda each: each.version.version, default=None)
+        at = self._at
+        if at is None or at not in chain or (newest is not None and newest.version.version > at.version):
+            at = self._begin(chain[0], newest)
+        for delta in chain[chain.index(at) + 1 :]:
             for overlay, changes in zip(self._overlays, self._changes_of(delta), strict=True):
                 overlay.apply(changes)
             self._at = delta
+
+    def _begin(self, base: Version, prepared: PreparedVersion | None) -> Version:
+        """Bring the overlays to a base, or to a prepared version of it; return that."""
+        folder, values = self._source / base.folder, self._work / VALUES
+        require_files(folder, base.files, contents=True)
+        self._model = read_description(folder)
+        require_files(folder, self._model.files, contents=False)
+        shutil.rmtree(values, ignore_errors=True)
+        values.mkdir(parents=True)
+        self._overlays = [GroupOverlay(group, values) for group in self._model.groups]
+        self._at = base
+        if prepared is not None and not prepared.version.is_base:
+            made = folder_of(self._work, prepared.number)
+            for overlay, group in zip(self._overlays, read_description(made).overlays, strict=True):
+                overlay.restore(made, group)
+            self._at = prepared.version
+        return self._at
 
     def _changes_of(self, delta: Version) -> list[list[TableChanges]]:
         """Return the changed rows of all groups in a delta, whose files have been checked."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from persia_cli.disk import link_briefly
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.kernels.rows.hashing import hash_ids
-from persia_cli.kernels.serving.frozen_index import WORDS, fill_buckets
-from persia_cli.serving.description import ROWS, FrozenGroup, overlay_files
+from persia_cli.kernels.serving.frozen_index import KEYS, WORDS, fill_buckets
+from persia_cli.serving.description import ROWS, FrozenGroup, FrozenTable, overlay_files
 from persia_cli.serving.row_writer import TableRules, encoded, planned_group
 
 DELETED = -1
@@ -77,6 +77,13 @@ def read_changes(path: Path, group: FrozenGroup) -> list[TableChanges]:
     return changes
 
 
+def keys_of_table(words: NDArray[np.uint64], table: FrozenTable) -> NDArray[np.uint64]:
+    """Return the keys of a table, ascending; `words` [buckets, WORDS] are the index of its group."""
+    own = words[table.first_bucket : table.first_bucket + table.buckets]
+    keys: NDArray[np.uint64] = own[:, 1:][np.arange(KEYS) < (own[:, :1] & np.uint64(KEYS))]
+    return keys
+
+
 class GroupOverlay:
     """The changed rows of a group as of one version."""
 
@@ -88,6 +95,18 @@ class GroupOverlay:
         self._used, self._capacity = 0, 0
         self._values: Path | None = None
         self._reserve(0)
+
+    def restore(self, folder: Path, overlay: FrozenGroup) -> None:
+        """Continue from an overlay that another has written; raises OSError."""
+        index, places, values = (folder / path for path in overlay_files(overlay))
+        words, rows = np.fromfile(index, np.uint64).reshape(-1, WORDS), np.fromfile(places, np.int64)
+        self._keys = [keys_of_table(words, table) for table in overlay.tables]
+        self._places = [rows[table.first_row : table.first_row + table.rows].copy() for table in overlay.tables]
+        assert self._values is not None
+        self._values.unlink()
+        link_briefly(values, self._values)
+        # The file counts as full, since other versions read it: the next rows come into another one.
+        self._used = self._capacity = values.stat().st_size // self._group.stride
 
     def apply(self, changes: list[TableChanges]) -> None:
         """Merge the rows of a delta; raises OSError, and UserError for rows that the base's dtype cannot represent.

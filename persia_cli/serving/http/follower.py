@@ -25,7 +25,7 @@ LOOK_S = 0.2
 """Seconds between two looks at the published folder."""
 AGAIN_S = 5.0
 """Seconds until a refused version is tried again, since a copy may still arrive."""
-NICE = 5
+NICE = 10
 """Priority: workers get the processor first."""
 
 

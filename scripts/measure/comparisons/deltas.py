@@ -73,7 +73,7 @@ WITHOUT = "without"
 TRAINING = [
     "conf=synthetic", "cluster=embedded", "model=dcn_v2", "model.hidden=[64,32]", "train.batch_size=4096",
     "dataset.generator.dense=4", "dataset.generator.cardinalities=[1000,200000,1000000]",
-    "dataset.generator.eval_rows=0",
+    "dataset.generator.eval_rows=0", "train.log_every_steps=20",
 ]  # fmt: skip
 Requests = list[tuple[bytes, dict[str, bytes]]]
 
@@ -91,7 +91,7 @@ def options(parser: ArgumentParser) -> None:
 def measure(given: Given, note: Note) -> Iterator[Result]:
     """Measure serving, then training; raises UserError, CheckpointError, RoleError."""
     if given.quick:
-        given.deltas, given.rows, given.seconds = 4, 100, 10.0
+        given.deltas, given.rows, given.seconds = 4, 100, 5.0
     with terminating_interrupts(), TemporaryDirectory(prefix="measure-deltas-", dir=Path.cwd()) as name:
         note(f"making {given.deltas} deltas")
         versions = Versions(given.folder, Path(name), given.deltas, given.rows, given.candidates)
@@ -261,11 +261,15 @@ class Training:
         with (place / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
+    def _lines(self) -> list[dict[str, float]]:
+        path = self._run / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
     def end(self) -> tuple[float, str]:
         """Let it train on, then end; return samples/s after its first seconds, and the last line of its publisher."""
         try:
             deadline = time.monotonic() + LATE_S
-            while not (self._run / "metrics.jsonl").is_file():
+            while not self._lines():
                 if time.monotonic() > deadline or self._process.poll() is not None:
                     raise RoleError(f"the training has not begun: see {self._run.parent / 'log'}")
                 time.sleep(0.1)
@@ -273,7 +277,7 @@ class Training:
         finally:
             self._process.terminate()
             self._process.wait(2 * LATE_S)
-        lines = [json.loads(line) for line in (self._run / "metrics.jsonl").read_text().splitlines()]
+        lines = self._lines()
         first, last = lines[len(lines) // 5], lines[-1]
         log = self._run / "roles" / "publisher.log"
         told = re.search(r"CPU of the publisher: .*", log.read_text()) if log.is_file() else None
@@ -311,10 +315,12 @@ def _freshness(given: Given, note: Note, place: Path) -> Iterator[Result]:
         for number, version in made.items()
         if begin < number <= max(seen, default=0)
     ]
+    if not delays:
+        raise RoleError("no delta was served in time; give more --seconds")
     rows = [sum(table.rows for table in version.tables) for version in made.values() if not version.is_base]
     text = f"{len(delays)} versions, of {int(np.median(rows or [0])):,} changed rows (median)"
     for part in (50, 99):
-        seconds = float(np.percentile(delays or [float("nan")], part))
+        seconds = float(np.percentile(delays, part))
         yield measured(f"trained to served, {part}th percentile, a version each second", "s", {OURS: [seconds]}, text)
 
 

@@ -98,6 +98,21 @@ def test_published_versions_stay_prepared_and_replaced_rows_take_no_space(tmp_pa
     assert len(list((work / VERSIONS).iterdir())) == KEPT
 
 
+def test_a_version_in_between_begins_with_the_prepared_one_before_it(tmp_path: Path) -> None:
+    publication = Publication(tmp_path)
+    publication.publish_base()
+    for _ in range(5):
+        publication.publish_delta(publication.random_changes(30))
+    follower = Follower(publication.folder, tmp_path / "work", "zeros")
+    for version in (3, 6):
+        follower.prepare(version)
+    for version in (2, 3):
+        (publication.folder / f"delta-{version:08d}" / ROWS_FILE).unlink()
+    publication.publish_delta(publication.random_changes(30))
+    for version in (5, 7, 4, 3, 6):
+        require_export(publication, follower, version, version)
+
+
 def replace_rows(folder: Path, change: Callable[[Any], Any]) -> None:
     """Change the table of rows of a delta, with right checksums."""
     table = pq.read_table(folder / ROWS_FILE)
