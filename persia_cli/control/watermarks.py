@@ -1,4 +1,4 @@
-"""The order of steps: the finished ones, those that a rank may start, and those that a server holds in sync mode.
+"""The order of steps: the finished ones, those that a rank may start, and those that a server holds.
 
 NN workers and embedding workers use these windows. Exactly-once updates depend on those of embedding servers, which
 lie in the memory of their rows: `store/requests.py`.

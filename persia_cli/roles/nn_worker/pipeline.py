@@ -91,7 +91,7 @@ class Pipeline:
     def connect(self, run: Run, job: Job, in_flight: dict[int, int], window: int) -> None:
         """Connect to the embedding workers; called before the I/O thread starts.
 
-        `in_flight` bounds the steps of each split between look-up and applied update. `window` is the number of steps
+        `in_flight` bounds the steps of each split between look-up and sent gradients. `window` is the number of steps
         beyond the last finished one that loaders may send.
         """
         self._trace = self._session.trace

@@ -51,6 +51,19 @@ def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end,
     assert started == list(range(end))
 
 
+def test_a_step_may_start_once_the_gradients_that_it_depends_on_are_sent():
+    """Servers hold its look-up until they have applied them. Credit and the end of a phase count applied steps."""
+    permits = Permits(2, end=4)
+    assert [permits.next_step() for _ in range(3)] == [0, 1, None]
+    permits.send(0)
+    assert [permits.next_step() for _ in range(2)] == [2, None]
+    assert permits.credit(10) == 10
+    for step in range(1, 4):
+        permits.send(step)
+    assert permits.next_step() == 3
+    assert not permits.drained
+
+
 def test_no_phase_ends_before_a_finished_step():
     permits = Permits(4, end=9)
     for step in range(3):
