@@ -106,7 +106,7 @@ class DataLoader:
         self._feeds: list[Feed] = []
         self._sent = self._sent_again = 0
         self._waited_s = 0.0
-        """Seconds so far without a read in progress, until NN workers accepted more."""
+        """Seconds so far in which the next step was read, until NN workers accepted it."""
         self._unfollowed = 0
         """Number of labels above the label before them, where the network treats each as a part of it (ESMM)."""
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-reader")
@@ -143,9 +143,11 @@ class DataLoader:
                 for feed in self._feeds:
                     while self._advance(feed):
                         pass
+                # Before the wait, since the end of a read ends it.
+                is_reading = any(feed.is_reading for feed in self._feeds)
                 idle_s = self._loop.idle_s
                 self._loop.poll(0.2)
-                if not any(feed.is_reading for feed in self._feeds):
+                if not is_reading:
                     self._waited_s += self._loop.idle_s - idle_s
             self._session.farewell()
         finally:
