@@ -23,12 +23,15 @@ from read_parquet($samples, union_by_name = true) as samples
 join read_parquet($frozen) as asked using (request_id, item)
 where tried order by time
 """
-CLICKS = """
-with events as (from read_parquet($events)),
-    once as (select distinct request_id, item from events where event = 'click')
+EVENTS = """
+with events as (from read_parquet($events)), samples as (from read_parquet($samples, union_by_name = true)),
+    clicks as (select distinct request_id, item from events where event = 'click'),
+    shown as (select distinct request_id, item from events where event <> 'click')
 select count(*), count(*) filter (click = 0),
-    (select count(*) - count(distinct (request_id, item, event)) from events)
-from once join read_parquet($samples, union_by_name = true) as samples using (request_id, item)
+    (select count(*) - count(distinct (request_id, item, event)) from events),
+    (select count(*) from shown join read_parquet($asked) using (request_id, item)
+     anti join samples using (request_id, item) where epoch(request_time) < (select max(time) from samples))
+from clicks join samples using (request_id, item)
 """
 
 
@@ -98,9 +101,10 @@ def main(folder: Path) -> None:
         print(f"{each.begin:7.0f} {each.samples:9,} {each.following:10.4f} {each.frozen:7.4f}")
     print(f"2nd half{half.samples:9,} {half.following:10.4f} {half.frozen:7.4f}")
     (folder / "auc.svg").write_text(picture(found))
-    files = {"samples": f"{folder}/samples/*.parquet", "events": f"{folder}/events/*.parquet"}
-    [[clicks, late, twice]] = duckdb.execute(CLICKS, files).fetchall()
-    print(f"{clicks:,} clicks, {late:,} of them too late; {twice:,} events came twice\n{folder / 'auc.svg'}")
+    files = {name: f"{folder}/{name}/*.parquet" for name in ("samples", "events", "asked")}
+    [[clicks, late, twice, lost]] = duckdb.execute(EVENTS, files).fetchall()
+    print(f"{clicks:,} clicks, {late:,} of them too late; {twice:,} events came twice; {lost:,} items came too late")
+    print(folder / "auc.svg")
 
 
 if __name__ == "__main__":
