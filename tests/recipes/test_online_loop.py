@@ -23,5 +23,10 @@ def test_a_model_that_follows_beats_a_frozen_one(tmp_path: Path) -> None:
     assert half.samples > 500
     assert half.following > half.frozen + 0.02
     assert (folder / "auc.svg").read_text().startswith("<svg")
-    served = pq.read_table(folder / "samples", columns=["request_id", "item"]).drop_null().to_pylist()
-    assert len({(row["request_id"], row["item"]) for row in served}) == len(served)
+    _history, *joined = sorted((folder / "samples").glob("*.parquet"))
+    shown = [
+        tuple(row.values())
+        for file in joined
+        for row in pq.read_table(file, columns=["request_id", "item"]).to_pylist()
+    ]
+    assert len(set(shown)) == len(shown)
