@@ -1,12 +1,9 @@
 """Versions that a job publishes while it trains are the exports of their steps, whatever happens to the publisher."""
 
 import os
-import random
 import shutil
 import threading
-import time
 from contextlib import closing
-from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
@@ -162,37 +159,6 @@ def test_a_killed_publisher_loses_no_delta_and_applies_none_twice(
     assert read_current(out).version == versions[-1]
     assert rows_of(out, versions[-1]) == rows_of(published[1], versions[-1])
     assert not [*out.glob("*.partial"), *cuts_of(starts_of(run)[-1])]
-
-
-@pytest.mark.slow
-def test_twenty_random_kills_of_a_publisher_lose_no_delta(
-    waiting: Path, published: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """After each, the current version is whole; the last one is that of a publisher that lived."""
-    draw, started, longest_s, kills = random.Random(8), get_context("forkserver"), LIMIT_S, 0
-    started.set_forkserver_preload(["persia_cli.publish.process"])
-    run, out = tmp_path / "run", tmp_path / "out"
-    shutil.copytree(waiting, run)
-    while kills < 20 or cuts_of(starts_of(run)[-1]):
-        publisher, begin = started.Process(target=publish_run, args=(run, out, False)), time.monotonic()
-        publisher.start()
-        publisher.join(draw.uniform(0, longest_s) if kills and kills < 20 else LIMIT_S)
-        if publisher.is_alive():
-            publisher.kill()
-            publisher.join()
-            kills += 1
-        else:
-            longest_s, kills = min(longest_s, time.monotonic() - begin), max(kills, 1)
-        if (out / CURRENT).is_file():
-            rows_of(out, read_current(out).version)
-        if not cuts_of(starts_of(run)[-1]):
-            assert publisher.exitcode == 0 or list(versions_of(out)) == list(versions_of(published[1]))
-            number = read_current(out).version
-            assert rows_of(out, number) == rows_of(published[1], number)
-            if kills < 20:
-                shutil.rmtree(run)
-                shutil.rmtree(out)
-                shutil.copytree(waiting, run)
 
 
 def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import random
 import re
 import subprocess
 import threading
@@ -179,34 +178,6 @@ def test_deaths_of_follower_and_workers_lose_no_version(tmp_path: Path) -> None:
         answer = json.loads(server.ask("POST", INFER, BODY).body)
         assert (answer["model_version"], answer["outputs"][0]["data"]) == ("3", followed.offline["3"])
         assert metric(server, "persia_serving_refused_versions_total") == 1
-
-
-@pytest.mark.slow
-def test_twenty_random_kills_of_a_follower_fail_no_request(tmp_path: Path) -> None:
-    """No delta is lost or applied twice: each answer is that of the version which it names, up to the last one."""
-    followed, draw = Followed(tmp_path), random.Random(9)
-    folder = followed.publication.folder
-    with (
-        serving(folder, tmp_path / "server", "--workers", "1") as server,
-        Clients(server, followed.offline, count=1) as clients,
-    ):
-        parent = psutil.Process(server.process.pid)
-
-        def followers() -> list[psutil.Process]:
-            children = [each for each in parent.children() if each.status() != psutil.STATUS_ZOMBIE]
-            return [each for each in children if each.nice() > parent.nice()]
-
-        for kill in range(20):
-            clients.wait_for(followed.publication.version)  # a follower that dies before it is ready starts later
-            poll_for(followers, READY_S, "a follower")
-            followed.publish(base=kill % 7 == 3)
-            time.sleep(draw.uniform(0, 1))
-            for follower in followers():
-                follower.kill()
-                follower.wait(SOON_S)
-        clients.wait_for(followed.publication.version)
-    assert clients.failures == []
-    assert server.log.read_text().count("the follower has ended and is started again") >= 18, "a kill may miss"
 
 
 def test_a_training_is_served_as_its_export(tmp_path: Path) -> None:
