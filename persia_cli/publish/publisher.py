@@ -68,8 +68,8 @@ class Publisher:
         """The newest version of the folder."""
         self._state: _PublishedModel | None = None
         """The model of the last version; None if it must be read."""
+        require_publishable(folder, run_dir.name)
         with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder, os.O_RDONLY)
         try:
             self._continue()
@@ -84,7 +84,6 @@ class Publisher:
     def _continue(self) -> None:
         """Complete what an earlier process has begun."""
         folder = self._folder
-        require_publishable(folder, self._run_dir.name)
         if not claim(self._lock):
             raise UserError(f"another process publishes to {folder}; end it, or choose another folder")
         for path in folder.iterdir():

@@ -179,9 +179,10 @@ def last_version(folder: Path) -> Version | None:
 
 
 def require_publishable(folder: Path, run: str) -> None:
-    """Raise UserError if versions of a run cannot be written to a folder, CheckpointError if its last is damaged.
+    """Create a folder for the versions of a run if there is none.
 
-    One that has versions of another run is refused.
+    Raises UserError if it has those of another run, DiskError if it cannot be written to, CheckpointError if its last
+    version is damaged.
     """
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
@@ -190,6 +191,10 @@ def require_publishable(folder: Path, run: str) -> None:
         raise UserError(f"{folder} is no folder, so it can have no versions; choose another")
     if (last := last_version(folder)) is not None and last.run != run:
         raise UserError(f"{folder} has versions of the run {last.run}; choose another folder for {run}")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with choosing(folder):
+        pass  # it can be written to
 
 
 def _read(path: Path, decoder: Any, otherwise: str) -> Any:

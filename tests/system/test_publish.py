@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from persia_cli.config.record import CONFIG, read_run
 from persia_cli.disk import claim
-from persia_cli.errors import CheckpointError, UserError
+from persia_cli.errors import CheckpointError, DiskError, UserError
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.publish.process import publish_run
@@ -29,6 +29,7 @@ from persia_cli.publish.version import (
     choosing,
     read_current,
     read_version,
+    require_publishable,
     versions_of,
     write_current,
 )
@@ -204,6 +205,13 @@ def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path
     with pytest.raises(UserError, match="versions of the run run"):
         publish_run(tmp_path / "other", tmp_path / "out", follows=False)
     assert (tmp_path / "out" / f"base-{1:08d}" / VERSION).is_file()
+
+
+@pytest.mark.parametrize("place", ["/proc/published", "file/published"])
+def test_a_place_without_rights_is_refused_before_the_training(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=place):
+        require_publishable(tmp_path / place, "run")
 
 
 def test_a_rollback_while_a_version_becomes_current_stays(published: tuple[Path, Path], tmp_path: Path) -> None:
