@@ -15,6 +15,7 @@ from persia_cli.data.read.times import from_format, microseconds
 from persia_cli.data.tables.snapshots import TABLES
 from persia_cli.data.tables.table import opened_places
 from persia_cli.errors import DataError
+from persia_cli.wire.job_messages import MOST_FILES
 
 
 class MeasuredFile(NamedTuple):
@@ -85,11 +86,16 @@ def scan_of(dataset: ParquetDataset, paths: Sequence[str]) -> ParquetScan:
 
 
 def first_contents(dataset: ParquetDataset) -> ParquetScan:
-    """Return the contents of the first file, which settles what columns hold; raise DataError if none has come yet."""
-    files = planner_of(dataset).poll(None, 1).files
-    if not files:
-        raise DataError(
-            f"dataset.path={dataset.place} has no file yet, and the first one settles what its columns hold; begin "
-            "when it has come"
-        )
-    return scan_of(dataset, [files[0].path])
+    """Return the contents of the first file with rows, which settles what columns hold.
+
+    Raises DataError if none has come yet.
+    """
+    for file in planner_of(dataset).poll(None, MOST_FILES).files:
+        filesystem, uri, [place] = located(dataset, [file.path])
+        found = next(footers(dataset, filesystem, [place], uri))[1]
+        if isinstance(found, str) or found.metadata.num_rows:
+            return scan_of(dataset, [file.path])
+    raise DataError(
+        f"dataset.path={dataset.place} has no file with rows yet, and the first one settles what its columns hold; "
+        "begin when it has come"
+    )

@@ -11,7 +11,7 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.control.portions import PlannedPortion
 from persia_cli.data.follow.files import first_contents
-from persia_cli.errors import CheckpointError
+from persia_cli.errors import CheckpointError, DataError
 from persia_cli.roles.coordinator.portions import PortionFinder, recorded
 from persia_cli.wire.job_messages import MOST_FILES
 from tests.support.growing import put
@@ -40,6 +40,17 @@ def run_on(data: Path, **follow: object) -> Run:
     columns = {"path": str(data), "labels": ["label"], "dense": ["x"], "split": {"kind": "train"}, "follow": keys}
     run = make_run(["row", "few"], dataset=columns)
     return run.model_copy(update={"dataset": first_contents(run.dataset).settled})
+
+
+def test_the_first_file_with_rows_settles_the_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    put(folder, 1)
+    whole = pq.read_table(folder / "000001.parquet")
+    pq.write_table(whole.slice(0, 0), folder / "000000.parquet")
+    assert first_contents(run_on(folder).dataset).files[0].name == "000001.parquet"
+    (folder / "000001.parquet").unlink()
+    with pytest.raises(DataError, match="no file with rows yet"):
+        run_on(folder)
 
 
 def names(portion: PlannedPortion | None) -> list[str]:
