@@ -155,7 +155,8 @@ def show_evaluation(console: Console, line: Line, plan: JobPlan) -> None:
     suffixes = [key.removeprefix(first) for first in ("auc", "rmse") for key in line if key.startswith(first)]
     metrics = {key: title for key, title in QUALITY.items() if any(key + suffix in line for suffix in suffixes)}
     kind = "test " if line.get("split") == "test" else ""
-    table = columns(f"{plan.facts.eval_rows:,} {kind}samples", *metrics.values())
+    samples = line.get("eval_samples", plan.facts.eval_rows)  # a portion's, if data grows
+    table = columns(f"{samples:,} {kind}samples", *metrics.values())
     best = f"best by {line['best_by']}, step {line['step']:,}" if "best_by" in line else ""
     calibrated = "calibrated" if line.get("calibrated") else ""
     for suffix in suffixes:
