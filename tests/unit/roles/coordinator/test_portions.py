@@ -47,7 +47,7 @@ def test_the_first_file_with_rows_settles_the_columns(tmp_path: Path) -> None:
     put(folder, 1)
     whole = pq.read_table(folder / "000001.parquet")
     pq.write_table(whole.slice(0, 0), folder / "000000.parquet")
-    assert first_contents(run_on(folder).dataset).files[0].name == "000001.parquet"
+    assert first_contents(run_on(folder).dataset).files[0].name.endswith("/000001.parquet")
     (folder / "000001.parquet").unlink()
     with pytest.raises(DataError, match="no file with rows yet"):
         run_on(folder)
