@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from persia_cli.errors import RoleError, UserError
+from persia_cli.serving.http.answers import MODEL_VERSION
 from persia_cli.serving.http.app import ServingApp
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
-from scripts.measure.comparisons.serve import prepare_requests, user_fields
+from scripts.measure.comparisons.serve import answers_of, prepare_requests, user_fields
 from scripts.measure.load import Load, Loaded, generate, load, moments
 from tests.support.asgi import asked
 from tests.support.small_model import NAME, write_small_model
@@ -63,7 +64,7 @@ def server(answers: Answers) -> Iterator[int]:
 
 
 def order(port: int, rate: float | None = None, seconds: float = 0.3, patience_s: float = 5.0) -> Load:
-    return Load(port, [(REQUEST, ANSWER)], 3, seconds, rate, 0.0, patience_s, seed=7)
+    return Load(port, [(REQUEST, {"": ANSWER})], 3, seconds, rate, 0.0, patience_s, seed=7)
 
 
 def loaded(answers: Answers, **more: float) -> Loaded:
@@ -158,7 +159,8 @@ def test_the_server_answers_requests_of_golden_samples_with_these_bytes(model: P
             first, *lines = head.decode().split("\r\n")
             method, path, _ = first.split()
             answer = asyncio.run(asked(app, method, path, body, dict(line.split(": ") for line in lines)))
-            assert (answer.status, answer.body) == (200, request.answer)
+            assert answer.status == 200
+            assert {answer.headers[MODEL_VERSION]: answer.body} == answers_of(request, model)
             assert len(request.inputs["dense"]) == candidates
             assert set(request.inputs["dense"].reshape(-1).tolist()) <= {0.5, 1.0, -2.0}
 

@@ -241,7 +241,7 @@ def test_parts_of_the_store(name: str, ratios: dict[str, float], expected: list[
 
 
 @pytest.mark.parametrize(
-    ("name", "results"), [("batches", 7), ("checkpoints", 3), pytest.param("rows", 7, marks=pytest.mark.slow)]
+    ("name", "results"), [("batches", 7), ("checkpoints", 6), pytest.param("rows", 7, marks=pytest.mark.slow)]
 )
 def test_parts_of_the_store_are_measured_and_leave_nothing(
     name: str, results: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
