@@ -11,7 +11,7 @@ from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_st
 from persia_cli.store.checkpoints.saved_rows import saved_rows
 from tests.support.small import STEPS, WORDS
 
-NETWORK = """
+ONES = """
 import torch
 from torch import nn
 
@@ -25,7 +25,9 @@ class Ones(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return torch.ones(ctx.shape)
-
+"""
+"""A function of rows with the gradient 1 for every value."""
+NETWORK = f"""{ONES}
 
 class Net(nn.Module):
     def __init__(self, shape):

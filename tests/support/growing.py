@@ -12,25 +12,10 @@ import yaml
 from persia_cli.storage.locations import Location
 from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.checkpoints.saved_rows import saved_rows
+from tests.support.counting import ONES
 
 BATCH = 32
-
-
-NETWORK = """
-import torch
-from torch import nn
-
-
-class Ones(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows):
-        ctx.shape = rows.shape
-        return rows.new_zeros(rows.shape[0], 1)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return torch.ones(ctx.shape)
-
+NETWORK = f"""{ONES}
 
 class Net(nn.Module):
     def __init__(self, shape):
