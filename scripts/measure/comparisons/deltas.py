@@ -1,6 +1,7 @@
-"""A server that follows, against one without new versions; and a training that publishes, against one that does not.
+r"""A server that follows, against one without new versions; and a training that publishes, against one that does not.
 
-    persia train conf=synthetic 'dataset.generator.cardinalities=[1000000]' --run-dir runs/shop
+    persia train conf=synthetic 'dataset.generator.cardinalities=[1000000,1000000]' \
+        dataset.generator.train_rows=1000000 train.batch_size=2048 --run-dir runs/shop
     persia export runs/shop -o shop                            # rows in float32, at least as many as --rows
     python -m scripts.measure deltas shop
     python -m scripts.measure deltas shop --deltas 30 --rounds 1 --seconds 30
