@@ -196,9 +196,12 @@ def _of_loads(
     given: Given, loads: dict[str, list[Loaded]], published: dict[str, float], rate: float
 ) -> Iterator[Result]:
     every = [each for own in loads.values() for each in own]
-    failed, answers = sum(each.busy + each.errors for each in every), sum(len(each.latencies) // 8 for each in every)
+    answers = sum(len(each.latencies) // 8 for each in every)
+    refused = {name: sum(each.busy for each in own) for name, own in loads.items()}
+    errors = [each.first_error for each in every if each.errors]
     text = f"{rate:,.0f} requests/s, deltas of {given.rows:,} rows"
-    told = f"{answers:,} answers, {answers * given.candidates:,} scores, each that of its version; {failed:,} failed"
+    told = f"{answers:,} answers, {answers * given.candidates:,} scores, each that of its version; "
+    told += f"refused as too many: {refused[OURS]:,}, {refused[WITHOUT]:,} without; errors: {errors or 'none'}"
     for part in (50, 99):
         values = {
             name: [float(np.percentile(each.seconds_each() * 1e3, part)) for each in loads[name]]
