@@ -4,7 +4,7 @@ Between a look-up and the update of its batch, other look-ups may evict some of 
 Applying a gradient there would change the wrong row. So the index stores for each row the number of the look-up that
 last gave it to another key, in one byte. It is written only at evictions and read only by `index.verify`, so it costs
 look-ups no cache line. A byte repeats after 256 look-ups; up to 255 later, the difference of two numbers still shows
-which came first. The bound on staleness limits the number of batches between the two anyway.
+which one is later. The two are closer, by the bound on staleness.
 """
 
 from collections import OrderedDict
