@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -97,6 +98,7 @@ def _started(target: Callable[..., None], name: str, args: tuple[Any, ...]) -> t
     """
     news, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=target, name=name, args=(*args, theirs), daemon=True)
+    resource_tracker.ensure_running()  # which unblocks signals, else at the start of the first process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     try:
         process.start()
