@@ -26,10 +26,10 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.follow import Trap
 from persia_cli.data.read.files import SUFFIXES, find_files, locate
 from persia_cli.data.tables.snapshots import TABLES, open_table
-from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, asked, name_and_number
+from persia_cli.data.tables.table import BEGIN_AGAIN, OnTrap, asked, name_and_number
 from persia_cli.errors import DataError, count
 
-_CURSOR = re.compile(r"(all )?(\d+):(\d+) (\d+)/(\d+)")
+_CURSOR = re.compile(r"(all )?(\d+) (\d+)/(\d+)")
 
 
 class NewFile(NamedTuple):
@@ -74,7 +74,7 @@ def planner_of(dataset: ParquetDataset, trained: Callable[[], Iterable[str]] = t
 class TablePlanner:
     """The planner of a table, whose files come with its commits; whatever is no addition of files is a trap.
 
-    A cursor is `NUMBER:ORDER TAKEN/TOTAL`: so many of the files of a commit are taken. `all …` means all files of the
+    A cursor is `COMMIT TAKEN/TOTAL`: so many of the files of a commit are taken. `all …` means all files of the
     table at this commit, with which a first poll begins. Within a commit, files are in the order of their names.
     """
 
@@ -111,17 +111,17 @@ class TablePlanner:
                 whole, taken = "", 0
             files = table.files(each, on_trap) if whole else table.added(each, on_trap)
             for number, file in enumerate(files[taken:], taken + 1):
-                after = f"{whole}{each.number}:{each.order} {number}/{len(files)}"
+                after = f"{whole}{each} {number}/{len(files)}"
                 found.append(NewFile(file.place, after, file.arrived))
         return found[:most]
 
 
-def _parsed(cursor: str) -> tuple[str, Commit, int, int]:
+def _parsed(cursor: str) -> tuple[str, int, int, int]:
     """Return the parts of a cursor of a table; raises DataError for the cursor of other data."""
     found = _CURSOR.fullmatch(cursor)
     if found is None:
         raise DataError(f"{cursor!r} is no position in a table: the run began with other data; {BEGIN_AGAIN}")
-    return found[1] or "", Commit(int(found[2]), int(found[3])), int(found[4]), int(found[5])
+    return found[1] or "", int(found[2]), int(found[3]), int(found[4])
 
 
 class FolderPlanner:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from xxhash import xxh64_intdigest
-
 from persia_cli.errors import DataError, PersiaError, UserError, one_line
 
 ANSWER_S = 30.0
@@ -16,12 +14,6 @@ ANSWER_S = 30.0
 BATCH = 10_000
 """Messages that one call returns at most."""
 _ADDRESS = re.compile(r"kafka://(?P<brokers>[^/@?]+)/(?P<topic>[\w.-]+)")
-_OURS = {
-    "bootstrap.servers": "the address KAFKA://BROKER",
-    "enable.auto.commit": "positions are those of the files",
-    "auto.offset.reset": "a removed offset is an error",
-    "enable.partition.eof": "the end of a partition has to be known",
-}
 Result = TypeVar("Result")
 
 
@@ -31,12 +23,6 @@ class Came(NamedTuple):
     partition: int
     offset: int
     value: bytes
-    time_ms: int
-
-    @property
-    def checksum(self) -> int:
-        """A number that another message hardly has."""
-        return xxh64_intdigest(self.value, self.time_ms & (1 << 64) - 1)
 
 
 def parse_address(address: str) -> tuple[str, str]:
@@ -64,8 +50,6 @@ def read_properties(file: Path | None) -> dict[str, str]:
             continue
         if not sign or not key.strip():
             raise UserError(f"--config {file}, line {number}: expected KEY=VALUE, a property of librdkafka")
-        if key.strip() in _OURS:
-            raise UserError(f"--config {file}, line {number}: take out {key.strip()}: {_OURS[key.strip()]}")
         properties[key.strip()] = value.strip()
     return properties
 
@@ -103,11 +87,11 @@ class Topic:
         low, high = self._ask(lambda: self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
         return low, high
 
-    def require(self, partition: int, offset: int) -> int:
-        """Return the first offset of a partition; raise DataError if messages from `offset` on are gone."""
+    def require(self, partition: int, offset: int) -> None:
+        """Raise DataError if messages of a partition from `offset` on are gone."""
         low, high = self.ends(partition)
         if low <= offset <= high:
-            return low
+            return
         where = f"partition {partition} of topic {self.name}"
         if offset < low:
             raise DataError(
@@ -146,7 +130,7 @@ class Topic:
             error = message.error()
             if error is None:
                 self.ended.discard(message.partition())
-                yield Came(message.partition(), message.offset(), message.value() or b"", message.timestamp()[1])
+                yield Came(message.partition(), message.offset(), message.value() or b"")
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.ended.add(message.partition())
             elif error.code() in gone:
@@ -170,8 +154,8 @@ def open_topic(address: str, properties: Mapping[str, str]) -> Iterator[Topic]:
         "group.id": "persia",  # librdkafka wants one; it is not used, since partitions are assigned here
         **properties,
         "bootstrap.servers": brokers,
-        "enable.auto.commit": False,
-        "auto.offset.reset": "error",
+        "enable.auto.commit": False,  # positions are those of the files
+        "auto.offset.reset": "error",  # a removed offset is one
         "enable.partition.eof": True,
     }
     logger = logging.getLogger("persia.kafka")

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, TableFile, divided, name_and_number
+from persia_cli.data.tables.table import BEGIN_AGAIN, OnTrap, TableFile, divided, name_and_number
 from persia_cli.errors import DataError
 from persia_cli.storage.addresses import DELTA, local_path, open_uri
 
@@ -34,13 +34,14 @@ class Delta:
         else:
             self._given = self.root = str(local_path(self._given).absolute())
 
-    def present(self) -> Commit:
-        return Commit(self._table(None).version())
+    def present(self) -> int:
+        version: int = self._table(None).version()
+        return version
 
-    def files(self, commit: Commit, on_trap: OnTrap) -> list[TableFile]:
-        table = self._table(commit.number)
+    def files(self, commit: int, on_trap: OnTrap) -> list[TableFile]:
+        table = self._table(commit)
         features = set(table.protocol().reader_features or ())
-        self._require_plain(table.metadata().configuration, features, commit.number)
+        self._require_plain(table.metadata().configuration, features, commit)
         # Its deletion vectors would be read whole, and tables without the feature have none.
         if "deletionVectors" in features and table.deletion_vectors().read_all().num_rows:
             on_trap(
@@ -52,38 +53,38 @@ class Delta:
         found = sorted(zip(*(column.to_pylist() for column in actions.columns), strict=True))
         return [self._file(name, nbytes, time) for time, name, nbytes in found]
 
-    def later(self, commit: Commit, on_trap: OnTrap) -> list[Commit]:
+    def later(self, commit: int, on_trap: OnTrap) -> list[int]:
         filesystem, log = self._log()
         names = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(log, allow_not_found=True))]
         versions = [int(name[:20]) for name in names if name[:20].isdecimal()]
         if not versions:
             raise DataError(f"{self._where}: there is no Delta table; correct the path")
-        if max(versions) < commit.number:
+        if max(versions) < commit:
             raise DataError(
-                f"{self._where} is at version {max(versions)}, and was at {commit.number} before: it was made again; "
+                f"{self._where} is at version {max(versions)}, and was at {commit} before: it was made again; "
                 f"{BEGIN_AGAIN}"
             )
-        return [Commit(number) for number in range(commit.number + 1, max(versions) + 1)]
+        return list(range(commit + 1, max(versions) + 1))
 
-    def added(self, commit: Commit, on_trap: OnTrap) -> list[TableFile]:
+    def added(self, commit: int, on_trap: OnTrap) -> list[TableFile]:
         filesystem, log = self._log()
         try:
-            with filesystem.open_input_stream(f"{log}/{commit.number:020}.json") as source:
+            with filesystem.open_input_stream(f"{log}/{commit:020}.json") as source:
                 actions = [json.loads(line) for line in source.read().splitlines() if line.strip()]
         except FileNotFoundError:
-            text = f"version {commit.number} is not in the log any more, so files may be missing; {BEGIN_AGAIN}"
+            text = f"version {commit} is not in the log any more, so files may be missing; {BEGIN_AGAIN}"
             on_trap("lost_cursor", f"{self._where}: {text}")
             return []
         for action in actions:
             settings = (action.get("metaData") or {}).get("configuration") or {}
             features = (action.get("protocol") or {}).get("readerFeatures") or ()
-            self._require_plain(settings, features, commit.number)
+            self._require_plain(settings, features, commit)
         adds = [each["add"] for each in actions if "add" in each and each["add"].get("dataChange", True)]
         removes = any("remove" in each and each["remove"].get("dataChange", True) for each in actions)
         marks = any(each.get("deletionVector") for each in adds)
         if marks or removes:
             text = (
-                f"{self._where}: version {commit.number} changed or deleted rows that may be trained already, and a "
+                f"{self._where}: version {commit} changed or deleted rows that may be trained already, and a "
                 f"training can only add; {BEGIN_AGAIN}"
             )
             on_trap("deletes" if marks else "not_append", text)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from persia_cli.data.tables.table import BEGIN_AGAIN, Commit, OnTrap, TableFile, name_and_number
+from persia_cli.data.tables.table import BEGIN_AGAIN, OnTrap, TableFile, name_and_number
 from persia_cli.errors import DataError, count, did_you_mean
 
 _NAME = re.compile(r"iceberg:(?P<catalog>[^/@]+)/(?P<table>[^/@]+\.[^/@.]+)")
@@ -38,17 +38,17 @@ class Iceberg:
                     "another one there; give the column a new name, and rewrite the table's files (rewrite_data_files)"
                 )
 
-    def present(self) -> Commit | None:
+    def present(self) -> int | None:
         current = self._metadata.current_snapshot()
-        return None if current is None else _commit(current)
+        return None if current is None else current.snapshot_id
 
-    def files(self, commit: Commit, on_trap: OnTrap) -> list[TableFile]:
+    def files(self, commit: int, on_trap: OnTrap) -> list[TableFile]:
         if (snapshot := self._snapshot(commit, on_trap)) is None:
             return []
         if self._deletes_rows(snapshot):
             on_trap(
                 "deletes",
-                f"{self._where} has deleted rows at snapshot {commit.number}, which are still in its files; rewrite "
+                f"{self._where} has deleted rows at snapshot {commit}, which are still in its files; rewrite "
                 "the table's files without them (rewrite_data_files)",
             )
         # Tables of format 1 number no snapshots; their files are in the order of their names.
@@ -57,26 +57,23 @@ class Iceberg:
         )
         return [self._file(entry, snapshot) for entry in entries]
 
-    def later(self, commit: Commit, on_trap: OnTrap) -> list[Commit]:
+    def later(self, commit: int, on_trap: OnTrap) -> list[int]:
         snapshot = self._metadata.current_snapshot()
         if snapshot is None:
             raise DataError(f"{self._where} is empty, and had rows before; {BEGIN_AGAIN}")
-        chain: list[Any] = []
-        while snapshot is not None and snapshot.snapshot_id != commit.number:
-            chain.append(snapshot)
-            if snapshot.parent_snapshot_id == commit.number:
+        chain: list[int] = []
+        while snapshot is not None and snapshot.snapshot_id != commit:
+            chain.append(snapshot.snapshot_id)
+            if snapshot.parent_snapshot_id == commit:
                 break
-            if snapshot.parent_snapshot_id is None and 0 < commit.order == snapshot.sequence_number - 1:
-                break  # pyiceberg takes the parent away when that expires
             snapshot = self._metadata.snapshot_by_id(snapshot.parent_snapshot_id or 0)
         if snapshot is None and self._snapshot(commit, on_trap) is not None:
             raise DataError(
-                f"{self._where} was set back to a snapshot before {commit.number}, up to which it is trained; "
-                f"{BEGIN_AGAIN}"
+                f"{self._where} was set back to a snapshot before {commit}, up to which it is trained; {BEGIN_AGAIN}"
             )
-        return [_commit(snapshot) for snapshot in reversed(chain)]
+        return chain[::-1]
 
-    def added(self, commit: Commit, on_trap: OnTrap) -> list[TableFile]:
+    def added(self, commit: int, on_trap: OnTrap) -> list[TableFile]:
         from pyiceberg.manifest import ManifestEntryStatus
         from pyiceberg.table.snapshots import Operation
 
@@ -88,20 +85,20 @@ class Iceberg:
         if operation != Operation.APPEND:
             name = "a change" if operation is None else f"a snapshot of kind {operation.value}"
             text = (
-                f"{self._where}: {name} ({commit.number}) changed rows that may be trained already, and a training can "
+                f"{self._where}: {name} ({commit}) changed rows that may be trained already, and a training can "
                 f"only add; {BEGIN_AGAIN}"
             )
             on_trap("deletes" if self._deletes_rows(snapshot) else "not_append", text)
             return []
         # A manifest may also carry on files that earlier snapshots added.
-        entries = [each for each in self._entries(snapshot, commit.number) if each.snapshot_id == commit.number]
+        entries = [each for each in self._entries(snapshot, commit) if each.snapshot_id == commit]
         added = [each for each in entries if each.status == ManifestEntryStatus.ADDED]
         return sorted(self._file(each, snapshot) for each in added)
 
-    def _snapshot(self, commit: Commit, on_trap: OnTrap) -> Any:
+    def _snapshot(self, commit: int, on_trap: OnTrap) -> Any:
         """Return the snapshot of a commit; None if it has expired, and that is passed over."""
-        if (snapshot := self._metadata.snapshot_by_id(commit.number)) is None:
-            text = f"there is no snapshot {commit.number} any more, so files may be missing; {BEGIN_AGAIN}"
+        if (snapshot := self._metadata.snapshot_by_id(commit)) is None:
+            text = f"there is no snapshot {commit} any more, so files may be missing; {BEGIN_AGAIN}"
             on_trap("lost_cursor", f"{self._where}: {text}")
         return snapshot
 
@@ -152,7 +149,3 @@ def _loaded(path: str) -> Any:
         )
     with load_catalog(name, **settings) as catalog:
         return catalog.load_table(found["table"])
-
-
-def _commit(snapshot: Any) -> Commit:
-    return Commit(snapshot.snapshot_id, snapshot.sequence_number or 0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from persia_cli.data.tables.delta import Delta
 from persia_cli.data.tables.iceberg import Iceberg
-from persia_cli.data.tables.table import Commit, FileTable, TableFile, asked, name_and_number, refuse
+from persia_cli.data.tables.table import FileTable, TableFile, asked, name_and_number, refuse
 from persia_cli.errors import DataError
 from persia_cli.storage.addresses import DELTA, HUB, ICEBERG
 
@@ -34,7 +34,7 @@ def at_present(path: str) -> str:
     if path.startswith(HUB):
         return asked(path, lambda: _commit_of_hub(path))
     if path.startswith(TABLES) and name_and_number(path)[1] is None:
-        return asked(path, lambda: f"{path}@{_present(path, open_table(path)).number}")
+        return asked(path, lambda: f"{path}@{_present(path, open_table(path))}")
     return path
 
 
@@ -48,11 +48,11 @@ def snapshot_of(path: str) -> Snapshot | None:
 
 def _snapshot(path: str) -> Snapshot:
     (name, number), table = name_and_number(path), open_table(path)
-    commit = _present(path, table) if number is None else Commit(number)
-    return Snapshot(f"{name}@{commit.number}", table.root, tuple(table.files(commit, refuse)))
+    commit = _present(path, table) if number is None else number
+    return Snapshot(f"{name}@{commit}", table.root, tuple(table.files(commit, refuse)))
 
 
-def _present(path: str, table: FileTable) -> Commit:
+def _present(path: str, table: FileTable) -> int:
     if (commit := table.present()) is None:
         raise DataError(f"dataset.path={path}: nothing was ever written to the table; write rows to it")
     return commit

@@ -35,32 +35,26 @@ class TableFile(NamedTuple):
     """The time of the commit that added it, in seconds since 1970."""
 
 
-class Commit(NamedTuple):
-    """A commit of a table."""
-
-    number: int
-    """Its snapshot, or version."""
-    order: int = 0
-    """A number that the commit after it has plus one, if commits have such; else 0."""
-
-
 class FileTable(Protocol):
-    """A table as its catalog or log has it now; all calls wait for stores, and raise errors of its library."""
+    """A table as its catalog or log has it now; all calls wait for stores, and raise errors of its library.
+
+    A *commit* is the number of a snapshot or version.
+    """
 
     @property
     def root(self) -> str:
         """The place of the table."""
 
-    def present(self) -> Commit | None:
+    def present(self) -> int | None:
         """Return the present commit; None if nothing was ever written."""
 
-    def files(self, commit: Commit, on_trap: OnTrap) -> Sequence[TableFile]:
+    def files(self, commit: int, on_trap: OnTrap) -> Sequence[TableFile]:
         """Return all files at a commit, in their order of arrival."""
 
-    def later(self, commit: Commit, on_trap: OnTrap) -> Sequence[Commit]:
+    def later(self, commit: int, on_trap: OnTrap) -> Sequence[int]:
         """Return the commits after one, in their order; raises DataError if the table was set back."""
 
-    def added(self, commit: Commit, on_trap: OnTrap) -> Sequence[TableFile]:
+    def added(self, commit: int, on_trap: OnTrap) -> Sequence[TableFile]:
         """Return the files that a commit added, sorted; none of one that does something else."""
 
 
