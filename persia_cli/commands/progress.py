@@ -326,6 +326,7 @@ def live_parts(line: Line, job: Job, batch_size: int) -> list[str]:
         f"staleness {line['staleness_mean']:.1f}, from 1 {_sparks(line)} to {line['staleness_max']}",
         f"{line['samples']:,} samples",
         f"{line['rows']:,} rows",
+        *(["versions are held back"] if line.get("versions_held") else []),
     ]
 
 

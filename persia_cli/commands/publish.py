@@ -16,8 +16,10 @@ EXAMPLES = examples(
 def publish(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="DIR", help="The folder of its versions.", show_default="publish.to of the run"),
+        str | None,
+        typer.Option(
+            "--to", metavar="DIR", help="The folder of its versions, or its URI.", show_default="publish.to of the run"
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until standard input ends, as next to a job.", hidden=True)
@@ -31,7 +33,7 @@ def publish(
 
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import count
-    from persia_cli.publish.process import publish_run
+    from persia_cli.publish.publisher import publish_run
 
     if follow:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -1,6 +1,5 @@
 """`persia rollback`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ NEWEST = "newest"
 
 
 def rollback(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published folder.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A published folder, or its URI.")],
     version: Annotated[
         str, typer.Argument(metavar="VERSION", help=f"Number of the version to serve; {NEWEST}: follow again.")
     ],
@@ -26,15 +25,29 @@ def rollback(
     """
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import UserError
-    from persia_cli.publish.version import chain_of, choosing, read_current, versions_of, write_current
+    from persia_cli.publish.version import (
+        PINNED,
+        folders_of,
+        missing_version,
+        read_version,
+        served_version,
+        write_served,
+    )
+    from persia_cli.storage.addresses import printable
+    from persia_cli.storage.locations import location_of, remove_file
 
-    before = read_current(folder)
-    if version != NEWEST and not (version.isascii() and version.isdigit()):
+    place = location_of(folder)
+    before, folders = served_version(place), folders_of(place)
+    if version == NEWEST:
+        remove_file(place / PINNED)
+    elif not (version.isascii() and version.isdigit()):
         raise UserError(f"{version} is no version; give its number, or {NEWEST}")
-    with choosing(folder):
-        number = max(versions_of(folder), default=0) if version == NEWEST else int(version)
-        chosen = chain_of(folder, number)[-1]
-        write_current(folder, number, pinned=version != NEWEST)
-    labelled(err(), "version", f"{before.version} → {number}, step {chosen.step:,}")
+    elif (number := int(version)) not in folders:
+        raise missing_version(place, number, folders)
+    else:
+        read_version(folders[number])
+        write_served(place, number, PINNED)
+    now = served_version(place)
+    labelled(err(), "version", f"{before} → {now}, step {read_version(folders[now]).step:,}")
     if version != NEWEST:
-        labelled(err(), "pinned", f"until persia rollback {folder} {NEWEST}")
+        labelled(err(), "pinned", f"until persia rollback {printable(folder)} {NEWEST}")

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from socket import socket
 
     from persia_cli.serving.http.settings import ServerSettings
+    from persia_cli.storage.locations import Location
 
-FIRST_S, FIRST_LOOK_S = 600.0, 0.2
+FIRST_S, FIRST_LOOK_S = 600.0, 0.5
 """Seconds for which a server waits for the first version of an empty folder, and between two looks for it."""
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
@@ -28,11 +29,11 @@ EXAMPLES = examples(
 
 def serve(
     folder: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="DIR|RUN",
-            help="A folder that persia export wrote; or a published folder, whose versions are followed; or a run "
-            "directory, or one of its checkpoints, which is exported first, and that needs torch.",
+            help="A folder that persia export wrote; or a published folder or its URI, whose versions are followed; or "
+            "a run directory, or one of its checkpoints, which is exported first, and that needs torch.",
         ),
     ],
     workers: Annotated[
@@ -125,11 +126,13 @@ def serve(
     from persia_cli.errors import UserError
     from persia_cli.publish.version import CURRENT
     from persia_cli.serving.http.settings import ServerSettings
+    from persia_cli.storage.locations import address_of, location_of
 
-    _await_first_version(folder)
+    place = location_of(folder)
+    _await_first_version(place)
     settings = ServerSettings(
-        str(folder.absolute()),
-        source=str(folder.absolute()) if (folder / CURRENT).is_file() else None,
+        address_of(place),
+        source=address_of(place) if (place / CURRENT).is_file() else None,
         max_lag_s=max_lag,
         missing=missing,
         token_file=_text(token_file),
@@ -152,32 +155,34 @@ def serve(
         raise UserError("--unix PATH is instead of --host and --port; give one or the other")
     _check(settings)
     with _bound(settings, host or "127.0.0.1", 8000 if port is None else port, unix) as listener:
-        if settings.source is not None or not is_saved(folder):
+        if settings.source is not None or not is_saved(Path(folder)):
             _run(settings, listener, host, workers)
             return
         import msgspec
 
-        with exported(folder) as model:
+        with exported(Path(folder)) as model:
             _run(msgspec.structs.replace(settings, folder=str(model)), listener, host, workers)
 
 
-def _await_first_version(folder: Path) -> None:
-    """Wait if a folder has nothing yet, or what a publisher has begun; raises UserError if there is no version soon."""
+def _await_first_version(place: "Location") -> None:
+    """Wait for what a publisher has begun, in a folder or at a URI; raises UserError if there is no version soon."""
     import time
 
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import UserError
     from persia_cli.publish.version import CURRENT
 
-    if not folder.is_dir() or (folder / CURRENT).is_file():
+    if isinstance(place, Path) and (
+        not place.is_dir() or any(not path.name.startswith(("base-", "current.")) for path in place.iterdir())
+    ):
         return
-    if any(not path.name.startswith(("base-", "current.")) for path in folder.iterdir()):
+    if (place / CURRENT).is_file():
         return
-    labelled(err(), "waiting", f"{folder} has no version yet; for at most {FIRST_S / 60:g} minutes")
+    labelled(err(), "waiting", f"{place} has no version yet; for at most {FIRST_S / 60:g} minutes")
     end = time.monotonic() + FIRST_S
-    while not (folder / CURRENT).is_file():
+    while not (place / CURRENT).is_file():
         if time.monotonic() > end:
-            raise UserError(f"{folder} had no version within {FIRST_S / 60:g} minutes; see why no job publishes there")
+            raise UserError(f"{place} had no version within {FIRST_S / 60:g} minutes; see why no job publishes there")
         time.sleep(FIRST_LOOK_S)
 
 

@@ -72,6 +72,7 @@ GROUPS = {
     "Machine and data": (
         Panel("GPU memory", "bytes", {"gpu_memory": ""}, from_zero=True),
         Panel("Behind the data", "s", {"behind_s": "oldest file", "behind_data_s": "newest sample"}, from_zero=True),
+        Panel("Versions held back by the guard", "0 or 1", {"versions_held": ""}, from_zero=True),
         Panel("Unreadable rows of the data", "rows so far", {"bad_rows": ""}, from_zero=True),
     ),
 }

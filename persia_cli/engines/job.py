@@ -22,10 +22,11 @@ from persia_cli.observe.kept_samples import encoded_samples
 from persia_cli.observe.live_state import LIVE_STATE
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import Job, JobPlan
-from persia_cli.publish.version import require_publishable
+from persia_cli.publish.version import LOCAL, require_publishable
 from persia_cli.storage.addresses import rooted
 from persia_cli.storage.locations import address_of, location_of
 from persia_cli.store.checkpoints.claim import WRITER, claim
+from persia_cli.store.checkpoints.cuts import CUTS
 from persia_cli.wire.process import this_process
 
 JOB = planned.JOB
@@ -40,7 +41,7 @@ MOVED, COPIED = (LIVE_STATE, EVENTS, ROLES), (CONFIG, JOB)
 """Files that a resumed run moves to the folder of its last start, and those it copies there."""
 GIVEN = "given"
 """Folder of a run directory with the configuration and the data that a program has given to the Python API."""
-STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, WRITER, GIVEN, LOGGERS, TENSORBOARD)
+STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, WRITER, GIVEN, LOGGERS, TENSORBOARD, CUTS, LOCAL)
 """Files that the folder of a run may have before it begins: an earlier start has left them, or a program wrote them."""
 
 
@@ -136,7 +137,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         run_dir.mkdir(parents=True, exist_ok=True)
     record = None
     if plan.job.task == "train" and (publish := anchored(plan.run).publish) is not None:
-        require_publishable(Path(publish.to), run_dir.absolute().name)
+        require_publishable(publish.to, run_dir.absolute().name)
     if plan.is_resumed:
         record = record_so_far(plan)
     else:

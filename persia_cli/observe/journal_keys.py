@@ -49,6 +49,7 @@ METRIC_KEYS: dict[str, Metric] = {
     "staleness": Metric("train", "steps", "one object per rank: number of steps by staleness"),
     "behind_s": Metric("train", "s", "with `dataset.follow`: age of the oldest file that is not trained"),
     "behind_data_s": Metric("train", "s", "age of the newest sample of the present portion, by `dataset.follow.time`"),
+    "versions_held": Metric("train", "0 or 1", "with `publish.guard`: 1 while versions are held back"),
     "decayed_auc": Metric("eval", "0 to 1", "with `eval.next`: mean over portions; each counts 0.9 times the next"),
     "decayed_loss": Metric("eval", "", "the same of `loss`"),
     "decayed_ne": Metric("eval", "", "the same of `ne`"),

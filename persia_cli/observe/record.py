@@ -164,6 +164,8 @@ class RunRecord:
         """Rows that are left out so far since they cannot be read."""
         self.behind: dict[str, float | None] = {}
         """Of data that grows: how far training is behind it, in seconds."""
+        self.is_held: bool | None = None
+        """True while the guard holds versions back; None without a guard."""
         self._decayed: dict[str, tuple[float, float]] = {}
         """Of each metric of portions that were scored before they were trained: a sum and its weight, both decayed."""
         if state is not None:
@@ -287,7 +289,8 @@ class RunRecord:
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
         seconds = max(interval.seconds for interval in intervals)
-        return line | self.behind | self._common(intervals, seconds)
+        held = {} if self.is_held is None else {"versions_held": int(self.is_held)}
+        return line | self.behind | held | self._common(intervals, seconds)
 
     def _evaluated(self) -> dict[str, Any]:
         """Return the line of the evaluation that is complete, and start the next one."""

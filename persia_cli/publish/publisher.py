@@ -1,7 +1,8 @@
 """The publisher: cuts of a run become versions, one after the other, each exactly once.
 
 A version's folder appears whole, with the cut that it is of; then `current.json` names it, and the cut is removed.
-After a kill between these, the next publisher does the rest: it knows the last version by the folders.
+After a kill between these, the next publisher does the rest: it knows the last version by the folders. Versions for a
+URI are written into the run directory, and sent from there.
 """
 
 # Invariants:
@@ -13,11 +14,15 @@ After a kill between these, the next publisher does the rest: it knows the last 
 import logging
 import os
 import shutil
+import sys
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
-from persia_cli.config.record import SAMPLES
+from persia_cli.config.record import CONFIG, SAMPLES, read_run
 from persia_cli.config.schema import Run
 from persia_cli.disk import claim, sync, writing
 from persia_cli.errors import CheckpointError, UserError
@@ -28,48 +33,87 @@ from persia_cli.export.saved_network import SavedNetwork, WantedRows
 from persia_cli.observe.kept_samples import read_samples
 from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.columns import label_names
-from persia_cli.publish.retention import remove_old
-from persia_cli.publish.rows import RowsWriter, base_rows, changed_rows
+from persia_cli.publish.rows import base_rows, changed_rows, rows_writer
+from persia_cli.publish.store import Mirror
 from persia_cli.publish.version import (
     FOLDER,
     FORMAT_VERSION,
+    LOCAL,
     VERSION,
     Version,
-    VersionTable,
     chain_of,
-    choosing,
     last_version,
-    read_current,
+    pinned_version,
+    remove_old,
     require_publishable,
     version_text,
-    write_current,
+    write_served,
 )
 from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, FrozenGroup, note_of, read_description
 from persia_cli.serving.golden import DIFFERENCE, Golden, write_golden
 from persia_cli.serving.overlay import TableChanges, read_changes, rows_file
 from persia_cli.serving.predictor import FrozenNetwork
-from persia_cli.storage.locations import PARTIAL, REMOVED, draft_of, modified_s, publish, put, remove
-from persia_cli.store.checkpoints.cuts import WHOLE, Cut, CutFacts, cuts_of, read_cut, starts_of
-from persia_cli.store.checkpoints.manifest import MANIFEST, read_manifest
+from persia_cli.storage.addresses import rooted
+from persia_cli.storage.locations import (
+    PARTIAL,
+    REMOVED,
+    Location,
+    draft_of,
+    location_of,
+    publish,
+    put,
+    remove,
+)
+from persia_cli.store.checkpoints.cuts import WHOLE, Cut, cuts_of, read_cut, starts_of
+from persia_cli.store.checkpoints.manifest import MANIFEST
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""Seconds between two looks for cuts."""
+NICER = 10
+"""Training comes first where processes share cores."""
+
+
+def publish_run(run_dir: Path, to: str | None, follows: bool) -> tuple[int, Location, Version | None]:
+    """Publish what waits; return the number of versions, their folder, and its newest version.
+
+    If this `follows` a job, publish what comes until standard input ends; else, if nothing waits, the newest checkpoint
+    unless a version has its step. `to` is the path or URI of the folder, by default that of the run. Raises UserError,
+    CheckpointError, DiskError.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise UserError(f"{run_dir} is no run directory: it has no {CONFIG}")
+    run = read_run(run_dir / CONFIG)
+    if to is None:
+        if run.publish is None:
+            raise UserError(f"{run_dir} was trained without publish.to; name a folder for its versions: --to DIR")
+        to = run.publish.to
+    with closing(Publisher(run_dir.absolute(), run, rooted(to, Path.cwd()), follows)) as publisher:
+        count = publisher.follow() if follows else publisher.publish_waiting() or publisher.publish_checkpoint()
+        return count, publisher.place, publisher.last
 
 
 class Publisher:
     """Publishes the cuts of one run to one folder; no other process does."""
 
-    def __init__(self, run_dir: Path, run: Run, folder: Path, follows: bool) -> None:
+    def __init__(self, run_dir: Path, run: Run, to: str, follows: bool) -> None:
         """Continue after the last version in the folder; raises UserError, CheckpointError, DiskError.
 
-        A publisher that `follows` a job removes a cut that cannot be published: the job makes one of the whole model.
+        `to` is the path or URI of the folder. A publisher that `follows` a job removes a cut that cannot be published:
+        the job makes one of the whole model.
         """
-        self._run_dir, self._run, self._folder, self._follows = run_dir, run, folder, follows
+        require_publishable(to, run_dir.name)
+        self._run_dir, self._run, self._follows = run_dir, run, follows
+        self.place: Location = location_of(to)
+        self._folder = folder = self.place if isinstance(self.place, Path) else run_dir / LOCAL
+        self._mirror: Mirror | None = None
         self.last: Version | None = None
         """The newest version of the folder."""
         self._state: _PublishedModel | None = None
         """The model of the last version; None if it must be read."""
-        require_publishable(folder, run_dir.name)
         with writing(folder):
+            folder.mkdir(exist_ok=True)
             self._lock = os.open(folder, os.O_RDONLY)
         try:
             self._continue()
@@ -90,8 +134,28 @@ class Publisher:
             if path.suffix in (PARTIAL, REMOVED) and FOLDER.fullmatch(path.stem):
                 shutil.rmtree(path, ignore_errors=True)
         self.last = last_version(folder)
+        if self.place != folder:
+            self._mirror = Mirror(folder, self.place)
         if self.last is not None:
             self._make_current(self.last.version)
+
+    def follow(self) -> int:
+        """Publish what comes until standard input ends; return the number of versions."""
+        os.nice(NICER)
+        ended, versions = threading.Event(), 0
+
+        def wait_for_end() -> None:
+            sys.stdin.buffer.read()
+            ended.set()
+
+        threading.Thread(target=wait_for_end, name="end", daemon=True).start()
+        while True:
+            is_last = ended.is_set()
+            versions += self.publish_waiting()
+            if is_last:
+                log.info("CPU of the publisher: %.1f s for %d versions", time.process_time(), versions)
+                return versions
+            ended.wait(LOOK_S)
 
     def publish_waiting(self) -> int:
         """Publish all complete cuts of the run's last start; return the number of versions."""
@@ -120,10 +184,10 @@ class Publisher:
             if last is None:
                 raise
             return 0
-        manifest = read_manifest(checkpoint)
-        if last is not None and manifest.step <= last.step:
+        cut = read_cut(checkpoint)
+        if last is not None and cut.manifest.step <= last.step:
             return 0
-        self._publish(Cut(checkpoint, manifest, CutFacts(0, modified_s(checkpoint / MANIFEST))))
+        self._publish(cut)
         return 1
 
     def _is_new(self, cut: Cut) -> bool:
@@ -136,7 +200,7 @@ class Publisher:
                 return False
             if cut.facts.since == last.step:
                 return True
-        text = f"{self._folder} does not have the version before {cut.folder.name} of {self._run_dir}; "
+        text = f"{self.place} does not have the version before {cut.folder.name} of {self._run_dir}; "
         if not self._follows:
             raise CheckpointError(f"{text}publish to the folder that has it, or resume the run: it begins with a base")
         put(cut.folder.parent / WHOLE, b"")
@@ -156,27 +220,22 @@ class Publisher:
             raise
         self.last = version
         self._make_current(version.version)
-        remove_old(self._folder)
         log.info("version %d: step %d", version.version, version.step)
 
     def _make_current(self, number: int) -> None:
-        with choosing(self._folder):
-            try:
-                if read_current(self._folder).pinned:
-                    return
-            except UserError:
-                pass  # there is none yet, or it is damaged
-            write_current(self._folder, number)
+        write_served(self._folder, number)
+        remove_old(self._folder, pinned_version(self.place))
+        if self._mirror is not None:
+            self._mirror.update()
 
     def _write_base(self, cut: Cut) -> Version:
         """Write a whole model."""
         network = SavedNetwork(self._run, cut.folder, corrects=True)
         draft = Path(str(draft_of(self._folder / f"base-{self._number:08d}")))
         order = Order(SavedModel(self._run_dir, cut.folder, self._run), self._folder.name, "float32")
-        model = write_files(draft, order, network, lambda what, done, of: None, keeps_weights=True)
-        tables = [VersionTable(table.name, table.rows, 0) for group in model.groups for table in group.tables]
+        write_files(draft, order, network, lambda what, done, of: None, keeps_weights=True)
         self._state = None
-        return self._complete(cut, draft, None, [MODEL], tables)
+        return self._complete(cut, draft, None, [MODEL])
 
     def _write_delta(self, cut: Cut) -> Version:
         """Write what has changed."""
@@ -187,28 +246,24 @@ class Publisher:
         state = self._state
         draft = Path(str(draft_of(self._folder / f"delta-{self._number:08d}")))
         (draft / ROWS).mkdir(parents=True)
-        tables = [table for group in state.groups for table in state.write_rows(draft, cut, group)]
+        for group in state.groups:
+            state.write_rows(draft, cut, group)
         state.write_network(draft, cut)
-        paths = [*map(rows_file, state.groups), NETWORK, GOLDEN]
-        return self._complete(cut, draft, self.last, paths, tables)
+        return self._complete(cut, draft, self.last, [*map(rows_file, state.groups), NETWORK, GOLDEN])
 
-    def _complete(
-        self, cut: Cut, draft: Path, parent: Version | None, paths: list[str], tables: list[VersionTable]
-    ) -> Version:
+    def _complete(self, cut: Cut, draft: Path, parent: Version | None, paths: list[str]) -> Version:
         """Make a draft the next version, once all its files are on the disk."""
         number = self._number
         version = Version(
             format_version=FORMAT_VERSION,
             version=number,
             parent=parent.version if parent else None,
-            base=parent.base if parent else number,
             run=self._run_dir.name,
             start=cut.start,
             step=cut.manifest.step,
             samples=cut.manifest.samples,
             time=cut.facts.time,
             files=[note_of(draft, path) for path in paths],
-            tables=tables,
         )
         with writing(draft):
             for path in sorted(draft.rglob("*")):
@@ -229,8 +284,8 @@ class _PublishedModel:
         self._network = SavedNetwork(run, cut.folder, corrects=True)
         self._graph = WeightlessNetwork(base / NETWORK)
         self._rows = self._network.rows_of(self._batch)
-        self._specs = {group.number: group for group in self._network.layout.feature_groups}
-        self.groups = list(self._specs)
+        self._dims = {group.number: group.dim for group in self._network.layout.feature_groups}
+        self.groups = list(self._dims)
         for rows, group in zip(self._rows, read_description(base).groups, strict=True):
             self._take(rows, group, base_rows(base, group))
             for delta in chain[1:]:
@@ -243,17 +298,13 @@ class _PublishedModel:
             wanted.take([table.name], keys[~deleted], own[~deleted], rows)
             wanted.take([table.name], keys[deleted], own[deleted], np.zeros((keys.size, group.dim), np.float32))
 
-    def write_rows(self, draft: Path, cut: Cut, group: int) -> list[VersionTable]:
-        """Write the changed rows of a group; return their numbers by table."""
-        names = list(cut.manifest.tables_of(group))
-        writer = RowsWriter(draft / rows_file(group), names, self._specs[group].dim)
+    def write_rows(self, draft: Path, cut: Cut, group: int) -> None:
+        """Write the changed rows of a group."""
         wanted = self._rows[self.groups.index(group)]
-        for rows in changed_rows(cut, group):
-            writer.add(rows)
-            wanted.take(rows.names, rows.keys, rows.tables, rows.embedding)
-        writer.close()
-        counts = zip(names, writer.counts[False].tolist(), writer.counts[True].tolist(), strict=True)
-        return [VersionTable(*each) for each in counts]
+        with rows_writer(draft / rows_file(group), list(cut.manifest.tables_of(group)), self._dims[group]) as add:
+            for rows in changed_rows(cut, group):
+                add(rows)
+                wanted.take(rows.names, rows.keys, rows.tables, rows.embedding)
 
     def write_network(self, draft: Path, cut: Cut) -> None:
         """Write the network and the golden samples; raises CheckpointError if the file has other scores."""

@@ -4,7 +4,8 @@
 in the order of keys: `table`, `id`, `deleted`, and `embedding`, null where deleted. `serving.overlay` reads it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from persia_cli.checkpoint.content import SortedRows, keys_of
-from persia_cli.errors import CheckpointError
 from persia_cli.kernels.serving.frozen_index import WORDS
 from persia_cli.serving.description import FrozenGroup
 from persia_cli.serving.overlay import TableChanges, keys_of_table
@@ -53,42 +53,32 @@ def changed_rows(cut: Cut, group: int) -> Iterator[ChangedRows]:
                 yield ChangedRows(names, keys[order], tables[order], ids[order], none, True)
 
 
-class RowsWriter:
-    """The file of one group of a delta; counts rows and deleted ids of each table."""
+@contextmanager
+def rows_writer(path: Path, names: list[str], dim: int) -> Iterator[Callable[[ChangedRows], None]]:
+    """Yield a function that adds rows to the file of one group of a delta; raises OSError."""
+    numbers = {name: number for number, name in enumerate(names)}
+    schema = pa.schema([
+        ("table", pa.dictionary(pa.int32(), pa.string())), ("id", pa.uint64()), ("deleted", pa.bool_()),
+        ("embedding", floats_of(dim)),
+    ])  # fmt: skip
+    with pq.ParquetWriter(path, schema, use_dictionary=["table"], compression="zstd") as writer:
 
-    def __init__(self, path: Path, names: list[str], dim: int) -> None:
-        self.counts = {False: np.zeros(len(names), np.int64), True: np.zeros(len(names), np.int64)}
-        """Rows with a value (False), and deleted ones (True), by table."""
-        self._numbers, self._dim = {name: number for number, name in enumerate(names)}, dim
-        self._schema = pa.schema([
-            ("table", pa.dictionary(pa.int32(), pa.string())), ("id", pa.uint64()), ("deleted", pa.bool_()),
-            ("embedding", floats_of(dim)),
-        ])  # fmt: skip
-        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=["table"], compression="zstd")
+        def add(rows: ChangedRows) -> None:
+            size, values = len(rows.ids), pa.array(np.ascontiguousarray(rows.embedding).reshape(-1))
+            vectors = pa.FixedSizeListArray.from_arrays(values, dim)
+            columns = [
+                table_column(numbers, rows.tables),
+                pa.array(rows.ids),
+                pa.repeat(pa.scalar(rows.are_deleted), size),
+                pa.nulls(size, vectors.type) if rows.are_deleted else vectors,
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
-    def add(self, rows: ChangedRows) -> None:
-        """Write some rows; raises OSError."""
-        size, deleted = len(rows.ids), rows.are_deleted
-        self.counts[deleted] += np.bincount(rows.tables, minlength=len(rows.names))
-        values = pa.array(np.ascontiguousarray(rows.embedding).reshape(-1))
-        vectors = pa.FixedSizeListArray.from_arrays(values, self._dim)
-        columns = [
-            table_column(self._numbers, rows.tables),
-            pa.array(rows.ids),
-            pa.repeat(pa.scalar(deleted), size),
-            pa.nulls(size, vectors.type) if deleted else vectors,
-        ]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-
-    def close(self) -> None:
-        """Complete the file; raises OSError."""
-        self._writer.close()
+        yield add
 
 
 def base_rows(folder: Path, group: FrozenGroup) -> list[TableChanges]:
-    """Return the rows of a base by table; raises CheckpointError unless the rows are float32."""
-    if group.form != "float32":
-        raise CheckpointError(f"{folder} has rows in {group.form}, and a published base has float32")
+    """Return the rows of a base by table, which are in float32."""
     words = np.fromfile(folder / group.index, np.uint64).reshape(-1, WORDS)
     values = np.fromfile(folder / group.values, np.float32).reshape(-1, group.dim)
     found = []

@@ -1,49 +1,51 @@
-"""Versions of a published model: `version.json` of each version's folder, and `current.json`.
+"""Versions of a published model: `version.json` of each version's folder, and the version to serve.
 
-    DIR/current.json          the version to serve; replaced at once, last
+    DIR/current.json          the newest version; the publisher replaces it at once, last
+    DIR/pinned.json           after a rollback: the version to serve instead
     DIR/base-00000012/        a whole model, as `persia export` writes it
     DIR/delta-00000013/       what has changed since the version before
 
 A version is its base and all deltas up to its number; `chain_of` lists them. A folder of a version appears whole and
-never changes. So a folder with a `version.json` is complete, unless a disk or a copy has damaged it.
+never changes. So a folder with a `version.json` is complete, unless a disk or a copy has damaged it. Each file has one
+writer: the publisher, or the command that rolls back. DIR may be at a URI; there `publish.store` writes.
 """
 
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from persia_cli.disk import claim, writing
 from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
 from persia_cli.serving.description import Amount, FileNote
 from persia_cli.storage.checked_json import checked, read_checked
-from persia_cli.storage.locations import put
+from persia_cli.storage.locations import (
+    Location,
+    location_of,
+    modified_s,
+    put,
+    remove,
+    remove_file,
+    subfolders,
+)
 
-FORMAT_VERSION = 1
-VERSION, CURRENT, LOCK = "version.json", "current.json", "current.lock"
+FORMAT_VERSION = 2
+VERSION, CURRENT, PINNED = "version.json", "current.json", "pinned.json"
+LOCAL = "versions"
+"""Folder of a run directory with the versions that are sent to a URI."""
 FOLDER = re.compile(r"(base|delta)-(\d{8,})")
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-CLAIMS = 50
-"""Number of attempts to lock the file, each of CLAIM_S: slow disks take seconds to replace `current.json`."""
+KEPT = 3
+"""Number of newest versions that can be served at once, without a rollback."""
+GRACE_S = 600.0
+"""Seconds for which any version stays: a server may be reading its files."""
 
 
 class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a description; the type of every value is checked."""
-
-
-class VersionTable(_Described, frozen=True, forbid_unknown_fields=True):
-    """The rows of a table in a version's folder."""
-
-    name: str
-    rows: Amount
-    """Rows with a value: of a base all rows, of a delta new and changed ones."""
-    deleted: Amount
-    """Rows that the versions before may have, and this one has not."""
 
 
 class Version(_Described, frozen=True, forbid_unknown_fields=True):
@@ -53,8 +55,6 @@ class Version(_Described, frozen=True, forbid_unknown_fields=True):
     version: Number
     parent: Number | None
     """The version that this one changes; None for a base."""
-    base: Number
-    """The version of the base; of a base its own."""
     run: str
     """Name of the run directory."""
     start: str
@@ -66,7 +66,6 @@ class Version(_Described, frozen=True, forbid_unknown_fields=True):
     """When training was at this step, in seconds since 1970."""
     files: list[FileNote]
     """All files but `version.json`; of a base only `model.json`, which has the checksums of the others."""
-    tables: list[VersionTable]
 
     @property
     def is_base(self) -> bool:
@@ -80,12 +79,10 @@ class Version(_Described, frozen=True, forbid_unknown_fields=True):
 
 
 class Current(_Described, frozen=True, forbid_unknown_fields=True):
-    """The version to serve, `current.json`."""
+    """The content of `current.json` and `pinned.json`."""
 
     format_version: int
     version: Number
-    pinned: bool = False
-    """True after a rollback: the publisher continues to write versions, and leaves this file unchanged."""
 
 
 class _AnyFormat(msgspec.Struct):
@@ -99,41 +96,38 @@ _VERSION = msgspec.json.Decoder(Version)
 _CURRENT = msgspec.json.Decoder(Current)
 
 
-def read_current(folder: Path) -> Current:
+def pinned_version(folder: Location) -> int | None:
+    """Return the version to which servers are rolled back; None if they follow. Raises CheckpointError."""
+    pinned: Current | None = _read(folder / PINNED, _CURRENT)
+    return None if pinned is None else pinned.version
+
+
+def served_version(folder: Location) -> int:
     """Return the version to serve; raises UserError if the folder has none, CheckpointError."""
-    current: Current = _read(folder / CURRENT, _CURRENT, f"{folder} has no published model")
-    return current
+    if (pinned := pinned_version(folder)) is not None:
+        return pinned
+    current: Current | None = _read(folder / CURRENT, _CURRENT)
+    if current is None:
+        raise UserError(f"{folder} has no published model: there is no {CURRENT}")
+    return current.version
 
 
-@contextmanager
-def choosing(folder: Path) -> Iterator[None]:
-    """Let no other process choose the version to serve meanwhile; raises DiskError, UserError if one does not end."""
-    with writing(folder):
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        if not any(claim(lock) for _ in range(CLAIMS)):
-            raise UserError(f"another process chooses the version of {folder}; try again")
-        yield
-    finally:
-        os.close(lock)
+def write_served(folder: Location, version: int, name: str = CURRENT) -> None:
+    """Make a version the newest one, or the one that is pinned, at once and safely; raises DiskError."""
+    put(folder / name, checked(Current(FORMAT_VERSION, version)))
 
 
-def write_current(folder: Path, version: int, pinned: bool = False) -> None:
-    """Make a version the one to serve, at once and safely; raises DiskError."""
-    put(folder / CURRENT, checked(Current(FORMAT_VERSION, version, pinned)))
-
-
-def read_version(folder: Path) -> Version:
+def read_version(folder: Location) -> Version:
     """Return the description of the version in a folder such as `base-00000012`; raises UserError, CheckpointError."""
-    version: Version = _read(folder / VERSION, _VERSION, f"{folder} is no version of a published model")
-    if version.folder != folder.name:
+    if (version := _version_in(folder)) is None:
+        raise UserError(f"{folder} is no version of a published model: it has no {VERSION}")
+    return version
+
+
+def _version_in(folder: Location) -> Version | None:
+    version: Version | None = _read(folder / VERSION, _VERSION)
+    if version is not None and version.folder != folder.name:
         raise CheckpointError(f"{folder / VERSION} describes {version.folder}; copy the folder anew")
-    if version.base > version.version or (version.parent or 0) >= version.version or (
-        version.is_base != (version.base == version.version)
-    ):  # fmt: skip
-        raise CheckpointError(f"{folder / VERSION} is damaged: its parent or base cannot be right; copy it anew")
-    if any(Path(file.path).is_absolute() or ".." in Path(file.path).parts for file in version.files):
-        raise CheckpointError(f"{folder / VERSION} is damaged: it lists a file outside its folder; copy it anew")
     return version
 
 
@@ -142,14 +136,16 @@ def version_text(version: Version) -> bytes:
     return checked(version)
 
 
+def folders_of(folder: Location) -> dict[int, Location]:
+    """Return the folders that have names of versions by number, in order; those at a URI may be incomplete."""
+    names = ((FOLDER.fullmatch(path.name), path) for path in subfolders(folder))
+    found = {int(name[2]): path for name, path in names if name}
+    return dict(sorted(found.items()))
+
+
 def versions_of(folder: Path) -> dict[int, Path]:
     """Return the folders of all versions by number, in order; none if there is no such folder."""
-    found = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
-        name = FOLDER.fullmatch(path.name)
-        if name and (path / VERSION).is_file():
-            found[int(name[2])] = path
-    return dict(sorted(found.items()))
+    return {number: path for number, path in folders_of(folder).items() if (path / VERSION).is_file()}  # type: ignore[misc]
 
 
 def chain_of(folder: Path, number: int) -> list[Version]:
@@ -159,27 +155,29 @@ def chain_of(folder: Path, number: int) -> list[Version]:
     """
     folders, chain = versions_of(folder), list[Version]()
     if number not in folders:
-        known = ", ".join(map(str, list(folders)[-5:])) or "none"
-        raise UserError(f"{folder} has no version {number}; the newest are {known}")
+        raise missing_version(folder, number, folders)
     at: int | None = number
     while at is not None:
         if at not in folders:
             raise CheckpointError(f"version {number} needs version {at}, which is missing in {folder}")
-        chain.append(read_version(folders[at]))
+        chain.append(read_version(folders.pop(at)))
         at = chain[-1].parent
-    if {each.base for each in chain} != {chain[-1].version}:
-        raise CheckpointError(f"the versions before version {number} in {folder} have different bases; copy them anew")
     return chain[::-1]
 
 
-def last_version(folder: Path) -> Version | None:
-    """Return the newest version of a folder, None if it has none; raises CheckpointError."""
-    versions = versions_of(folder)
-    return read_version(versions[max(versions)]) if versions else None
+def missing_version(folder: Location, number: int, known: Iterable[int]) -> UserError:
+    """Return the error for a version that a folder does not have."""
+    shown = ", ".join(map(str, list(known)[-5:])) or "none"
+    return UserError(f"{folder} has no version {number}; the newest are {shown}")
 
 
-def require_publishable(folder: Path, run: str) -> None:
-    """Create a folder for the versions of a run if there is none.
+def last_version(folder: Location) -> Version | None:
+    """Return the newest complete version of a folder, None if it has none; raises CheckpointError."""
+    return next(filter(None, map(_version_in, reversed(folders_of(folder).values()))), None)
+
+
+def require_publishable(address: str, run: str) -> None:
+    """Create a folder for the versions of a run if there is none; `address` is its path or URI.
 
     Raises UserError if it has those of another run, DiskError if it cannot be written to, CheckpointError if its last
     version is damaged.
@@ -187,21 +185,32 @@ def require_publishable(folder: Path, run: str) -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise UserError(f"publish needs {missing[0]}, which is not installed; pip install 'persia-cli[export]'")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is no folder, so it can have no versions; choose another")
+    folder = location_of(address)
     if (last := last_version(folder)) is not None and last.run != run:
         raise UserError(f"{folder} has versions of the run {last.run}; choose another folder for {run}")
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with choosing(folder):
-        pass  # it can be written to
+    put(probe := folder / "probe", b"")
+    remove_file(probe)
 
 
-def _read(path: Path, decoder: Any, otherwise: str) -> Any:
+def remove_old(folder: Path, pinned: int | None) -> None:
+    """Remove versions that neither the newest ones nor the pinned one need; raises OSError, DiskError."""
+    versions = versions_of(folder)
+    wanted = {*list(versions)[-KEPT:], *(number for number in versions if number == pinned)}
+    needed = {each.version for number in wanted for each in chain_of(folder, number)}
+    # A base is removed after its deltas, so that a chain is never broken in the middle.
+    for number in reversed([number for number in versions if number not in needed]):
+        if time.time() - modified_s(versions[number] / VERSION) > GRACE_S:
+            remove(versions[number], VERSION)
+
+
+def _read(path: Location, decoder: Any) -> Any:
+    """Return the content of a file, None if there is none."""
     try:
         content = read_checked(path)
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        raise UserError(f"{otherwise}: {path.name} cannot be read ({error.strerror})") from error
+        raise UserError(f"{path} cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}; copy it anew") from error
     try:

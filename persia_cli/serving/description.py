@@ -134,7 +134,7 @@ class ModelOutput(_Part, frozen=True, forbid_unknown_fields=True):
 class FileNote(_Part, frozen=True, forbid_unknown_fields=True):
     """A file of the folder."""
 
-    path: str
+    path: Annotated[str, msgspec.Meta(pattern=r"^(rows/)?[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
     nbytes: Amount
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 

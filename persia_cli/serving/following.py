@@ -74,19 +74,13 @@ class Follower:
         return found
 
     def _prepared(self, chain: list[Version]) -> PreparedVersion:
-        try:
-            self._merge(chain)
-        except BaseException:
-            self._at = None
-            raise
+        self._merge(chain)
         self._last += 1
         folder = folder_of(self._work, self._last)
         try:
             self._write(folder, chain)
             predictor = Predictor.open(folder, self._missing, before=self._newest)
             require_golden(predictor)
-            if self._newest is not None:
-                _require_same_requests(chain[-1], self._newest.description, predictor.description)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -95,20 +89,19 @@ class Follower:
         return PreparedVersion(chain[-1], self._last, sum(each.st_size for each in files if each.st_nlink == 1))
 
     def _merge(self, chain: list[Version]) -> None:
-        """Bring the overlays to the last version of a chain, from its newest version that is prepared."""
-        by_number = {each.version: each for each in chain}
-        known = [each for each in self._kept if by_number.get(each.version.version) == each.version]
-        newest = max(known, key=lambda each: each.version.version, default=None)
-        at = self._at
-        if at is None or at not in chain or (newest is not None and newest.version.version > at.version):
-            at = self._begin(chain[0], newest)
-        for delta in chain[chain.index(at) + 1 :]:
-            for overlay, changes in zip(self._overlays, self._changes_of(delta), strict=True):
+        """Bring the overlays to the last version of a chain: from their version if it is in the chain, or its base."""
+        if self._at is None or self._at not in chain:
+            self._begin(chain[0])
+            self._at = chain[0]
+        for delta in chain[chain.index(self._at) + 1 :]:
+            found, self._at = self._changes_of(delta), None  # until all are merged
+            for overlay, changes in zip(self._overlays, found, strict=True):
                 overlay.apply(changes)
             self._at = delta
 
-    def _begin(self, base: Version, prepared: PreparedVersion | None) -> Version:
-        """Bring the overlays to a base, or to a prepared version of it; return that."""
+    def _begin(self, base: Version) -> None:
+        """Bring the overlays to a base."""
+        self._at = None
         folder, values = self._source / base.folder, self._work / VALUES
         require_files(folder, base.files, contents=True)
         self._model = read_description(folder)
@@ -116,13 +109,6 @@ class Follower:
         shutil.rmtree(values, ignore_errors=True)
         values.mkdir(parents=True)
         self._overlays = [GroupOverlay(group, values) for group in self._model.groups]
-        self._at = base
-        if prepared is not None and not prepared.version.is_base:
-            made = folder_of(self._work, prepared.number)
-            for overlay, group in zip(self._overlays, read_description(made).overlays, strict=True):
-                overlay.restore(made, group)
-            self._at = prepared.version
-        return self._at
 
     def _changes_of(self, delta: Version) -> list[list[TableChanges]]:
         """Return the changed rows of all groups in a delta, whose files have been checked."""
@@ -132,16 +118,7 @@ class Follower:
             if path not in listed:
                 raise CheckpointError(f"{folder} vouches for no {path}: its description does not list it; publish anew")
         require_files(folder, delta.files, contents=True)
-        found = [read_changes(folder / rows_file(group.number), group) for group in groups]
-        counts = {
-            table.name: (len(change.rows), int(change.deleted.sum()))
-            for group, changes in zip(groups, found, strict=True)
-            for table, change in zip(group.tables, changes, strict=True)
-        }
-        stated = {table.name: (table.rows, table.deleted) for table in delta.tables}
-        if unequal := [name for name, count in counts.items() if stated.get(name, (0, 0)) != count]:
-            raise CheckpointError(f"{folder} has other rows of table {unequal[0]} than it describes; publish anew")
-        return found
+        return [read_changes(folder / rows_file(group.number), group) for group in groups]
 
     def _write(self, folder: Path, chain: list[Version]) -> None:
         """Write the folder of a prepared version."""
@@ -172,12 +149,3 @@ class Follower:
         for folder in (self._work / VERSIONS).iterdir():
             if folder.name not in stay:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _require_same_requests(version: Version, served: ModelDescription, found: ModelDescription) -> None:
-    """Raise CheckpointError for a version whose requests or answers differ from those of the served one."""
-    if (served.name, served.inputs, served.outputs) != (found.name, found.inputs, found.outputs):
-        raise CheckpointError(
-            f"version {version.version} has another name, or other inputs or outputs, than the model that is served; "
-            "start the server anew to serve it"
-        )

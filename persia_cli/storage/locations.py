@@ -120,7 +120,7 @@ def writing_file(location: Location) -> Iterator[Any]:
     except BaseException:
         # If the disk is full, the space is needed to write the error message.
         with suppress(OSError, DiskError, CheckpointError), within(DEADLINE_S):
-            location.unlink(missing_ok=True) if isinstance(location, Path) else location.remove()
+            remove_file(location)
         raise
 
 
@@ -180,6 +180,11 @@ def put(location: Location, content: bytes) -> None:
         with disk.writing(location):
             location.parent.mkdir(parents=True, exist_ok=True)
         disk.write_whole(location, content)
+
+
+def remove_file(location: Location) -> None:
+    """Remove a file if there is one; raises OSError, DiskError."""
+    location.unlink(missing_ok=True) if isinstance(location, Path) else location.remove()
 
 
 def subfolders(location: Location) -> list[Location]:

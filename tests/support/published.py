@@ -19,9 +19,8 @@ from persia_cli.publish.version import (
     FORMAT_VERSION,
     VERSION,
     Version,
-    VersionTable,
     version_text,
-    write_current,
+    write_served,
 )
 from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, Form, note_of
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
@@ -47,7 +46,7 @@ class Publication:
         self.tables: dict[str, dict[int, np.ndarray]] = {
             "user": self.rows(users), "item": self.rows(range(20)), "words": self.rows(range(5)),
         }  # fmt: skip
-        self.version, self.base, self.exports = 0, 0, dict[int, Path]()
+        self.version, self.exports = 0, dict[int, Path]()
 
     def rows(self, ids: Sequence[int]) -> dict[int, np.ndarray]:
         """Return random rows for ids."""
@@ -57,12 +56,10 @@ class Publication:
     def publish_base(self, name: str = NAME) -> int:
         """Publish all rows; returns the version."""
         self.version += 1
-        self.base = self.version
         export = self._export(name)
         folder = self.folder / f"base-{self.version:08d}"
         shutil.copytree(export, folder)
-        counts = {table: (len(rows), 0) for table, rows in self.tables.items()}
-        self._seal(folder, None, [MODEL], counts)
+        self._seal(folder, None, [MODEL])
         return self.version
 
     def publish_delta(self, changed: Mapping[str, Mapping[int, Row]], others: int = 0, of: int = 10**6) -> int:
@@ -84,12 +81,7 @@ class Publication:
         export = self._export(NAME)
         for path in (NETWORK, GOLDEN):
             shutil.copyfile(export / path, folder / path)
-        counts = {
-            table: (sum(row is not None for row in rows.values()), sum(row is None for row in rows.values()))
-            for table, rows in changed.items()
-        }
-        counts["user"] = counts["user"][0] + others, counts["user"][1]
-        self._seal(folder, parent, [f"{ROWS}/0.parquet", NETWORK, GOLDEN], counts)
+        self._seal(folder, parent, [f"{ROWS}/0.parquet", NETWORK, GOLDEN])
         return self.version
 
     def _others(self, count: int, of: int) -> Any:
@@ -131,17 +123,16 @@ class Publication:
             folder, group, FIELDS, COLUMNS, LABELS, name=name, step=10 * self.version, samples=self.version
         )  # fmt: skip
 
-    def _seal(self, folder: Path, parent: int | None, paths: list[str], counts: dict[str, tuple[int, int]]) -> None:
+    def _seal(self, folder: Path, parent: int | None, paths: list[str]) -> None:
         version = Version(
-            FORMAT_VERSION, self.version, parent, self.base, "run", "1", 10 * self.version, self.version, 1.5,
+            FORMAT_VERSION, self.version, parent, "run", "1", 10 * self.version, self.version, 1.5,
             [note_of(folder, path) for path in paths],
-            [VersionTable(table, *count) for table, count in counts.items()],
         )  # fmt: skip
         (folder / VERSION).write_bytes(version_text(version))
 
     def announce(self) -> None:
         """Make the newest version the current one."""
-        write_current(self.folder, self.version)
+        write_served(self.folder, self.version)
 
 
 def changes_table(changed: Mapping[str, Mapping[int, Row]]) -> Any:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -19,19 +18,17 @@ from persia_cli.disk import claim
 from persia_cli.errors import CheckpointError, DiskError, UserError
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.publish.process import publish_run
-from persia_cli.publish.publisher import Publisher
+from persia_cli.publish.publisher import Publisher, publish_run
 from persia_cli.publish.rows import base_rows
 from persia_cli.publish.version import (
     CURRENT,
     VERSION,
     chain_of,
-    choosing,
-    read_current,
     read_version,
     require_publishable,
+    served_version,
     versions_of,
-    write_current,
+    write_served,
 )
 from persia_cli.serving.description import NETWORK, FrozenGroup, read_description, require_files
 from persia_cli.serving.golden import read_golden
@@ -71,7 +68,7 @@ def published(waiting: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """The folder of that run, and of the versions that it has published."""
     folder = tmp_path_factory.mktemp("published")
     shutil.copytree(waiting, folder / "run")
-    assert publish_run(folder / "run", folder / "out", follows=False)[0] == MOST_WAITING + 1
+    assert publish_run(folder / "run", str(folder / "out"), follows=False)[0] == MOST_WAITING + 1
     assert cuts_of(starts_of(folder / "run")[-1]) == []
     return folder / "run", folder / "out"
 
@@ -103,11 +100,11 @@ def test_base_and_deltas_are_the_export_of_the_last_step(published: tuple[Path, 
     run, out = published
     done = CliRunner().invoke(app, ["export", str(run), "-o", str(tmp_path / "model"), "--step", f"{STEPS}"])
     assert done.exit_code == 0, done.output
-    number = read_current(out).version
+    number = served_version(out)
     chain = chain_of(out, number)
     assert len(chain) > 2
     assert chain[-1].step == STEPS
-    deleted = sum(table.deleted for version in chain for table in version.tables)
+    [deleted] = duckdb.sql(f"select sum(deleted::int) from '{out}/delta-*/rows/*.parquet'").fetchone()
     assert deleted > 0, "rows were evicted"
     exported = read_description(tmp_path / "model")
     expected: Rows = {}
@@ -126,15 +123,11 @@ def test_base_and_deltas_are_the_export_of_the_last_step(published: tuple[Path, 
 
 def test_the_rows_of_a_delta_are_plain_parquet(published: tuple[Path, Path]) -> None:
     out = published[1]
-    last = chain_of(out, read_current(out).version)[-1]
     found = duckdb.sql(
-        f'select "table", count(*) filter (not deleted), count(*) filter (deleted), bool_and(deleted = (embedding is '
-        f"null)), min(len(embedding)) from '{out / last.folder}/rows/*.parquet' group by all"
+        'select "table", bool_and(deleted = (embedding is null)), min(len(embedding)) '
+        f"from '{out}/delta-*/rows/*.parquet' group by all"
     ).fetchall()
-    assert {name: (rows, deleted) for name, rows, deleted, _, _ in found} == {
-        table.name: (table.rows, table.deleted) for table in last.tables if table.rows or table.deleted
-    }
-    assert all(is_null and dim == 4 for _, _, _, is_null, dim in found)
+    assert sorted(found) == [("c0", True, 4), ("c1", True, 4)]
 
 
 @pytest.mark.parametrize("killed", ["at the base", "at a delta", "before current.json", "before the cut is removed"])
@@ -152,12 +145,12 @@ def test_a_killed_publisher_loses_no_delta_and_applies_none_twice(
         if number not in done:
             folder.rename(f"{folder}.partial")
     if done:
-        write_current(out, versions[-2] if killed == "before current.json" else done[-1])
+        write_served(out, versions[-2] if killed == "before current.json" else done[-1])
         for cut in cuts_of(starts_of(run)[-1])[:-1]:
             shutil.rmtree(cut)
-    publish_run(run, out, follows=False)
+    publish_run(run, str(out), follows=False)
     assert list(versions_of(out)) == versions
-    assert read_current(out).version == versions[-1]
+    assert served_version(out) == versions[-1]
     assert rows_of(out, versions[-1]) == rows_of(published[1], versions[-1])
     assert not [*out.glob("*.partial"), *cuts_of(starts_of(run)[-1])]
 
@@ -168,12 +161,12 @@ def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tm
     cuts = cuts_of(starts_of(tmp_path / "run")[-1])
     shutil.rmtree(cuts[1])
     with pytest.raises(CheckpointError, match="resume the run"):
-        publish_run(tmp_path / "run", tmp_path / "out", follows=False)
+        publish_run(tmp_path / "run", str(tmp_path / "out"), follows=False)
     assert list(versions_of(tmp_path / "out")) == [1]
     assert cuts_of(cuts[0].parent) == cuts[2:]
     run = read_run(tmp_path / "run" / CONFIG)
     with (
-        closing(Publisher(tmp_path / "run", run, tmp_path / "out", follows=True)) as publisher,
+        closing(Publisher(tmp_path / "run", run, str(tmp_path / "out"), follows=True)) as publisher,
         pytest.raises(CheckpointError, match="whole model"),
     ):
         publisher.publish_waiting()
@@ -185,7 +178,7 @@ def test_without_cuts_the_newest_checkpoint_is_published_once(published: tuple[P
     command = ["publish", str(run), "--to", str(tmp_path / "empty")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert rows_of(tmp_path / "empty", 1) == rows_of(out, read_current(out).version)
+    assert rows_of(tmp_path / "empty", 1) == rows_of(out, served_version(out))
     assert "0 versions; the newest in" in CliRunner().invoke(app, command).stderr
     assert list(versions_of(tmp_path / "empty")) == [1]
     shutil.copytree(run, tmp_path / "run")
@@ -198,12 +191,15 @@ def test_without_cuts_the_newest_checkpoint_is_published_once(published: tuple[P
 def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path], tmp_path: Path) -> None:
     run, out = published
     shutil.copytree(out, tmp_path / "out")
-    write_current(tmp_path / "out", 1, pinned=True)
-    publish_run(run, tmp_path / "out", follows=False)
-    assert read_current(tmp_path / "out").version == 1
+    newest = served_version(out)
+    for version, served in (("1", 1), ("newest", newest), ("2", 2)):
+        done = CliRunner().invoke(app, ["rollback", str(tmp_path / "out"), version])
+        assert done.exit_code == 0, done.output
+        publish_run(run, str(tmp_path / "out"), follows=False)
+        assert served_version(tmp_path / "out") == served
     shutil.copytree(run, tmp_path / "other")
     with pytest.raises(UserError, match="versions of the run run"):
-        publish_run(tmp_path / "other", tmp_path / "out", follows=False)
+        publish_run(tmp_path / "other", str(tmp_path / "out"), follows=False)
     assert (tmp_path / "out" / f"base-{1:08d}" / VERSION).is_file()
 
 
@@ -211,22 +207,7 @@ def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path
 def test_a_place_without_rights_is_refused_before_the_training(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskError, match=place):
-        require_publishable(tmp_path / place, "run")
-
-
-def test_a_rollback_while_a_version_becomes_current_stays(published: tuple[Path, Path], tmp_path: Path) -> None:
-    """The publisher has read that nothing is pinned, and replaces the file after that."""
-    out = tmp_path / "out"
-    shutil.copytree(published[1], out)
-    done = []
-    command = threading.Thread(target=lambda: done.append(CliRunner().invoke(app, ["rollback", str(out), "1"])))
-    with choosing(out):
-        command.start()
-        command.join(0.1)
-        write_current(out, 2)
-    command.join(LIMIT_S)
-    assert done[0].exit_code == 0, done[0].output
-    assert (read_current(out).version, read_current(out).pinned) == (1, True)
+        require_publishable(str(tmp_path / place), "run")
 
 
 def test_with_a_guard_each_version_has_passed_the_portion_after_it(tmp_path: Path) -> None:
@@ -256,6 +237,6 @@ def test_a_publisher_that_is_killed_starts_again(tmp_path: Path) -> None:
             publisher.kill()
         assert job.end(2 * LIMIT_S)[0] == 0, job.output
         assert "the publisher ended (signal SIGKILL) and starts again" in job.output
-    chain = chain_of(out, read_current(out).version)
+    chain = chain_of(out, served_version(out))
     assert chain[-1].step == 10 * STEPS
     assert [version.parent for version in chain[1:]] == [version.version for version in chain[:-1]]

@@ -14,6 +14,10 @@ def _location(value: Any) -> Any:
     return without_credentials(value) if isinstance(value, str) and "://" in value else value
 
 
+Place = Annotated[str, BeforeValidator(_location)]
+"""The path of a folder or its URI, without credentials."""
+
+
 class Checkpoint(Node):
     """Times of saving the model, and the checkpoints to keep."""
 
@@ -29,7 +33,7 @@ class Checkpoint(Node):
     """Save when training is done."""
     keep: Count | None = 3
     """Number of newest checkpoints to keep, in addition to the best and the last one; with `null` all are kept."""
-    path: Annotated[str, BeforeValidator(_location)] | None = None
+    path: Place | None = None
     """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this metric, and keep it until there is a better one.

@@ -1,18 +1,7 @@
 """The settings of publishing: the folder of versions that a server follows, and how often there is a new one."""
 
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
-
 from persia_cli.config.schema.base import Count, Node, Positive, Seconds
-
-
-def _folder(value: Any) -> Any:
-    if isinstance(value, str) and "://" in value:
-        raise ValueError("expected a folder on a disk; versions cannot be published to a URI")
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("expected a folder")
-    return value
+from persia_cli.config.schema.checkpoint import Place
 
 
 class PublishGuard(Node):
@@ -32,8 +21,8 @@ class PublishGuard(Node):
 class Publish(Node):
     """The versions of the model that are published while it is trained."""
 
-    to: Annotated[str, BeforeValidator(_folder)]
-    """Folder that a server follows; only one run publishes there."""
+    to: Place
+    """Folder that a server follows, or its URI; only one run publishes there."""
     every_s: Seconds = 5.0
     """Least seconds between versions; there is none while nothing is trained, and one at the end."""
     base_every: Count = 500

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.metric import keys_of
 from persia_cli.roles.coordinator.state import BeginCheckpoint, JobState, PublishCheckpoint
-from persia_cli.storage.locations import address_of
-from persia_cli.store.checkpoints.cuts import CUTS, MOST_WAITING, WHOLE, CutFacts, cuts_of, save_facts
-from persia_cli.store.checkpoints.manifest import Manifest, begin_checkpoint, publish
+from persia_cli.storage.locations import Location, address_of
+from persia_cli.store.checkpoints.cuts import CUTS, MOST_WAITING, WHOLE, cuts_of
+from persia_cli.store.checkpoints.manifest import CutFacts, Manifest, begin_checkpoint, publish
 from persia_cli.store.checkpoints.retention import remove_unfinished
 from persia_cli.store.checkpoints.saved import SavedFile
 from persia_cli.wire.job_messages import SaveModel
@@ -41,8 +43,6 @@ class CutSchedule:
         self._pause_s = self._publish.every_s if self._publish else 0.0
         self._good_step: int | None = None
         """The step of the last evaluation, if it is within the bounds of the guard."""
-        self.hold_reason = ""
-        """The evaluation for which versions are held back, as a sentence; empty if they are not."""
 
     def is_due(self) -> bool:
         """Return True if a cut is due by the clock; with a guard it is due after an evaluation."""
@@ -94,10 +94,10 @@ class CutSchedule:
             if key in line and ((value := line[key]) is None or not least <= value <= most)
         ]
         held = f"versions are held back: at step {line['step']:,}, {' and '.join(bad)}" if bad else ""
-        if held or self.hold_reason:
+        if held or self._state.record.is_held:
             text = held or f"versions are published again: the evaluation at step {line['step']:,} is within bounds"
             self._state.events.write(event="warning" if held else "note", text=text)
-        self.hold_reason, self._good_step = held, None if held else line["step"]
+        self._state.record.is_held, self._good_step = bool(held), None if held else line["step"]
         if not held and self._has_paused:
             self._state.requests.publish = True
 
@@ -107,11 +107,10 @@ class CutFolders:
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / CUTS / f"{time.time_ns():020d}"
-        self._draft = self._folder
+        self._draft: Location = self._folder
         self.beginning: BeginCheckpoint | None = None
         """The task that has begun the present cut; None while there is none."""
-        self._facts: tuple[SavedFile, CutFacts] | DiskError
-        self._began_s = 0.0
+        self._facts = CutFacts(0, 0.0)
 
     def begin(self, task: BeginCheckpoint) -> SaveModel | None:
         """Begin a cut; return None if the publisher is behind, unless it is the last. Errors come with `conclude`."""
@@ -121,14 +120,9 @@ class CutFolders:
         if (whole := self._folder / WHOLE).exists():
             whole.unlink()
             since = 0
-        self.beginning, self._began_s = task, time.monotonic()
-        self._draft = Path(address_of(begin_checkpoint(self._folder, step)))
-        facts = CutFacts(since, time.time())
-        try:
-            self._facts = save_facts(self._draft, facts), facts
-        except DiskError as error:
-            self._facts = error
-        return SaveModel(str(self._draft), step, awaited=since > 0 or task.phase.is_last, since=since)
+        self.beginning, self._facts = task, CutFacts(since, time.time())
+        self._draft = begin_checkpoint(self._folder, step)
+        return SaveModel(address_of(self._draft), step, awaited=since > 0 or task.phase.is_last, since=since)
 
     def conclude(self, task: PublishCheckpoint, manifest: Callable[[list[SavedFile]], Manifest]) -> dict[str, Any]:
         """Publish the cut, or remove it if a part could not be written; return the event of that.
@@ -137,12 +131,9 @@ class CutFolders:
         """
         self.beginning = None
         try:
-            if isinstance(self._facts, DiskError):
-                raise self._facts
             if task.failure:
                 raise DiskError(task.failure)
-            saved, facts = self._facts
-            described = manifest([*task.files, saved])
+            described = msgspec.structs.replace(manifest(list(task.files)), cut=self._facts)
             folder = publish(self._folder, self._draft, described)
         except (DiskError, CheckpointError) as error:
             remove_unfinished(self._folder)
@@ -151,8 +142,8 @@ class CutFolders:
             "event": "cut",
             "path": str(folder),
             "step": task.step,
-            "since": facts.since,
+            "since": self._facts.since,
             "nbytes": sum(file.nbytes for file in described.files),
             "rows": described.row_count(with_dense=False),
-            "seconds": round(time.monotonic() - self._began_s, 3),
+            "seconds": round(time.time() - self._facts.time, 3),
         }

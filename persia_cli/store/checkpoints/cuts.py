@@ -10,42 +10,26 @@ order, from one with all rows on, are the model. The publisher removes cuts that
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-from xxhash import xxh128
-
-from persia_cli.errors import CheckpointError
-from persia_cli.storage.locations import Location, put
+from persia_cli.storage.locations import Location, modified_s
 from persia_cli.store.checkpoints.manifest import (
+    MANIFEST,
+    CutFacts,
     Manifest,
     checkpoint_folder,
     finished_steps,
     kind_of,
     read_manifest,
 )
-from persia_cli.store.checkpoints.saved import Count, Record, SavedFile
 
 CUTS = "cuts"
-FACTS_FOLDER, FACTS = "cut", "cut.json"
 WHOLE = "whole"
 """File in the folder of a start with which the publisher requests a cut with all rows."""
 MOST_WAITING = 3
 """Cuts that may wait for the publisher; there is no other until it has removed one."""
 
 
-class CutFacts(Record, frozen=True, forbid_unknown_fields=True):
-    """The content of `cut/cut.json`."""
-
-    since: Count
-    """The cut has the rows used in this step or later: the step of the cut before, or 0 for all rows."""
-    time: float
-    """When training was at this step, in seconds since 1970."""
-
-
-_DECODER = msgspec.json.Decoder(CutFacts)
-
-
 class Cut(NamedTuple):
-    """A complete cut."""
+    """A complete cut, or a checkpoint as one with all rows."""
 
     folder: Location
     manifest: Manifest
@@ -62,20 +46,10 @@ class Cut(NamedTuple):
         return [self.folder / file.folder / file.name for file in sorted(files, key=lambda file: file.name)]
 
 
-def save_facts(draft: Path, facts: CutFacts) -> SavedFile:
-    """Write the facts of a cut into its folder; raises DiskError."""
-    content = msgspec.json.encode(facts)
-    put(draft / FACTS_FOLDER / FACTS, content)
-    return SavedFile(FACTS_FOLDER, FACTS, len(content), xxh128(content).hexdigest())
-
-
-def read_cut(folder: Path) -> Cut:
-    """Return a complete cut; raises CheckpointError for a damaged one."""
+def read_cut(folder: Location) -> Cut:
+    """Return a complete cut, or a checkpoint; raises CheckpointError for a damaged one."""
     manifest = read_manifest(folder)
-    try:
-        return Cut(folder, manifest, _DECODER.decode((folder / FACTS_FOLDER / FACTS).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is no cut: {error}") from error
+    return Cut(folder, manifest, manifest.cut or CutFacts(0, modified_s(folder / MANIFEST)))
 
 
 def cuts_of(start: Path) -> list[Path]:

@@ -95,6 +95,15 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     """Of data that grows, of each metric of portions: a sum and its weight, both decayed (`observe.record`)."""
 
 
+class CutFacts(Record, frozen=True, forbid_unknown_fields=True):
+    """What a cut has, which is no checkpoint; see `persia_cli.store.checkpoints.cuts`."""
+
+    since: Count
+    """The cut has the rows used in this step or later: the step of the cut before, or 0 for all rows."""
+    time: float
+    """When training was at this step, in seconds since 1970."""
+
+
 class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     """The contents of a checkpoint."""
 
@@ -111,6 +120,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     files: list[SavedFile]
     trigger: Trigger = "end"
     """The reason for saving."""
+    cut: CutFacts | None = None
 
     def tables_of(self, group: int) -> tuple[str, ...]:
         """Return the names of a feature group's tables, in the order of rows with equal keys."""

@@ -29,6 +29,7 @@ from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from persia_cli.bench.result import OURS, Result
 from persia_cli.bench.rounds import alternating
@@ -36,17 +37,17 @@ from persia_cli.engines.processes import python_module
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import RoleError, UserError
 from persia_cli.kernels.rows import hashing
-from persia_cli.publish.rows import ChangedRows, RowsWriter, base_rows
+from persia_cli.publish.rows import ChangedRows, base_rows, rows_writer
 from persia_cli.publish.version import (
     CURRENT,
     FORMAT_VERSION,
     VERSION,
     Version,
-    VersionTable,
     read_version,
+    served_version,
     version_text,
     versions_of,
-    write_current,
+    write_served,
 )
 from persia_cli.serving.description import GOLDEN, MODEL, NETWORK, ROWS, note_of
 from persia_cli.serving.golden import Golden, read_golden, write_golden
@@ -116,8 +117,8 @@ class Versions:
         self._golden = read_golden(full, self._model.description)
         if (there := sum(group.rows for group in groups)) < rows:
             raise UserError(f"{export} has {there:,} rows; give one of more, or a lower --rows")
-        self._describe(base, None, [MODEL], [])
-        write_current(self.folder, 1)
+        self._describe(base, None, [MODEL])
+        write_served(self.folder, 1)
         asked = prepare_requests(self._model, candidates, user_fields(self._model.description.inputs, None), REQUESTS)
         self.requests: Requests = [(request.wire, answers_of(request, self._model, 1)) for request in asked]
         keys = [base_rows(base, group) for group in groups]
@@ -125,22 +126,19 @@ class Versions:
         for self.newest in range(2, deltas + 2):
             draft = self._made / f"delta-{self.newest:08d}"
             (draft / ROWS).mkdir(parents=True)
-            tables: list[VersionTable] = []
             for group, own, content in zip(groups, keys, values, strict=True):
                 names, salts = (
                     [table.name for table in group.tables],
                     np.array([t.salt for t in group.tables], np.uint64),
                 )
-                writer = RowsWriter(draft / rows_file(group.number), names, group.dim)
-                for number, (table, change) in enumerate(zip(group.tables, own, strict=True)):
-                    chosen = np.sort(draw.choice(table.rows, rows * table.rows // there, replace=False))
-                    found = draw.normal(0, 0.1, (chosen.size, group.dim)).astype(np.float32)
-                    content[table.first_row + chosen] = found
-                    of, ids = np.full(chosen.size, number, np.uint16), np.empty(chosen.size, np.uint64)
-                    hashing.recover_ids(change.keys[chosen], of, salts, ids)
-                    writer.add(ChangedRows(names, change.keys[chosen], of, ids, found, False))
-                    tables.append(VersionTable(table.name, chosen.size, 0))
-                writer.close()
+                with rows_writer(draft / rows_file(group.number), names, group.dim) as add:
+                    for number, (table, change) in enumerate(zip(group.tables, own, strict=True)):
+                        chosen = np.sort(draw.choice(table.rows, rows * table.rows // there, replace=False))
+                        found = draw.normal(0, 0.1, (chosen.size, group.dim)).astype(np.float32)
+                        content[table.first_row + chosen] = found
+                        of, ids = np.full(chosen.size, number, np.uint16), np.empty(chosen.size, np.uint64)
+                        hashing.recover_ids(change.keys[chosen], of, salts, ids)
+                        add(ChangedRows(names, change.keys[chosen], of, ids, found, False))
             with self._model.zeros_for_missing():
                 logits = self._model.predict(self._golden.batch).logits
             shutil.copyfile(full / NETWORK, draft / NETWORK)
@@ -148,13 +146,13 @@ class Versions:
             labels = [output.label for output in self._model.description.outputs]
             write_golden(draft, features, labels, Golden(self._golden.batch, logits))
             paths = [*(rows_file(group.number) for group in groups), NETWORK, GOLDEN]
-            self._describe(draft, self.newest - 1, paths, tables)
+            self._describe(draft, self.newest - 1, paths)
             for request, (_, right) in zip(asked, self.requests, strict=True):
                 right |= answers_of(request, self._model, self.newest)
 
-    def _describe(self, folder: Path, parent: int | None, paths: list[str], tables: list[VersionTable]) -> None:
+    def _describe(self, folder: Path, parent: int | None, paths: list[str]) -> None:
         number, files = (parent or 0) + 1, [note_of(folder, path) for path in paths]
-        version = Version(FORMAT_VERSION, number, parent, 1, "run", "1", number, number, 1.0, files, tables)
+        version = Version(FORMAT_VERSION, number, parent, "run", "1", number, number, 1.0, files)
         (folder / VERSION).write_bytes(version_text(version))
 
     def publish(self, count: int, times: dict[str, float]) -> None:
@@ -164,7 +162,7 @@ class Versions:
             self.published += 1
             name = f"delta-{self.published:08d}"
             (self._made / name).rename(self.folder / name)
-            write_current(self.folder, self.published)
+            write_served(self.folder, self.published)
             times[str(self.published)] = time.time()
             due += EVERY_S
             time.sleep(max(0.0, due - time.monotonic()))
@@ -222,13 +220,13 @@ def _rollbacks(versions: Versions, port: int) -> Iterator[Result]:
     chosen, served_s, changed_s = sorted({1, 2, newest // 2, newest - 1} - {0, newest}, reverse=True), [], []
     for version in chosen:
         for text, number in ((str(version), version), ("newest", newest)):
-            before, changed_at = (versions.folder / CURRENT).stat().st_ino, 0.0
+            before, changed_at = served_version(versions.folder), 0.0
             begin = time.monotonic()
             command = subprocess.Popen(
                 [*python_module("persia_cli"), "rollback", str(versions.folder), text], stderr=subprocess.DEVNULL
             )
             while True:
-                changed = (versions.folder / CURRENT).stat().st_ino != before
+                changed = served_version(versions.folder) != before
                 changed_at = changed_at or (time.monotonic() if changed else 0.0)
                 status, found, body = run(_asked(port, wire))
                 if status != OK or body != right[found]:
@@ -242,8 +240,8 @@ def _rollbacks(versions: Versions, port: int) -> Iterator[Result]:
             changed_s.append(changed_at - begin)
             served_s.append(time.monotonic() - changed_at)
     text = f"to versions {', '.join(map(str, chosen))} of {newest}, and back"
-    yield measured("rollback, from the command to current.json", "s", {OURS: changed_s}, text)
-    yield measured("rollback, from current.json to the answer", "s", {OURS: served_s}, text)
+    yield measured("rollback, from the command to the choice", "s", {OURS: changed_s}, text)
+    yield measured("rollback, from the choice to the answer", "s", {OURS: served_s}, text)
 
 
 async def _asked(port: int, wire: bytes) -> tuple[int, str, bytes]:
@@ -321,7 +319,11 @@ def _freshness(given: Given, note: Note, place: Path) -> Iterator[Result]:
     ]
     if not delays:
         raise RoleError("no delta was served in time; give more --seconds")
-    rows = [sum(table.rows for table in version.tables) for version in made.values() if not version.is_base]
+    rows = [
+        sum(pq.read_metadata(path).num_rows for path in (folder / version.folder / ROWS).iterdir())
+        for version in made.values()
+        if not version.is_base
+    ]
     text = f"{len(delays)} versions, of {int(np.median(rows or [0])):,} changed rows (median)"
     for part in (50, 99):
         seconds = float(np.percentile(delays, part))

@@ -5,24 +5,23 @@ from persia_cli.errors import CheckpointError, FormatError, UserError
 from persia_cli.publish.version import (
     CURRENT,
     FORMAT_VERSION,
+    PINNED,
     VERSION,
     Version,
-    VersionTable,
     chain_of,
-    read_current,
     read_version,
+    served_version,
     version_text,
     versions_of,
-    write_current,
+    write_served,
 )
 from persia_cli.serving.description import FileNote, note_of, require_files
 from persia_cli.storage.checked_json import checked
 
 
-def written(folder, version, parent=None, base=None):
+def written(folder, version, parent=None):
     """A version whose folder has one file."""
-    facts = Version(FORMAT_VERSION, version, parent, base or version, "run", "1", 10 * version, 100, 1.5, [], [
-        VersionTable("item", 3, 0)])  # fmt: skip
+    facts = Version(FORMAT_VERSION, version, parent, "run", "1", 10 * version, 100, 1.5, [])
     place = folder / facts.folder
     place.mkdir(parents=True)
     (place / "data").write_bytes(b"content")
@@ -32,26 +31,29 @@ def written(folder, version, parent=None, base=None):
 
 
 def test_a_version_is_read_as_written_and_its_chain_begins_with_its_base(tmp_path):
-    all_ = [written(tmp_path, 3), written(tmp_path, 4, 3, 3), written(tmp_path, 5, 4, 3), written(tmp_path, 6)]
+    all_ = [written(tmp_path, 3), written(tmp_path, 4, 3), written(tmp_path, 5, 4), written(tmp_path, 6)]
     (tmp_path / "delta-00000007.partial").mkdir()
     (tmp_path / "delta-00000007").mkdir()
     assert list(versions_of(tmp_path)) == [3, 4, 5, 6]
     assert chain_of(tmp_path, 5) == all_[:3]
     assert chain_of(tmp_path, 6) == [all_[3]]
     require_files(tmp_path / all_[1].folder, all_[1].files, contents=True)
-    write_current(tmp_path, 5)
-    assert (read_current(tmp_path).version, read_current(tmp_path).pinned) == (5, False)
+    write_served(tmp_path, 5)
+    assert served_version(tmp_path) == 5
+    write_served(tmp_path, 4, PINNED)
+    write_served(tmp_path, 6)
+    assert served_version(tmp_path) == 4
 
 
 def test_damage_is_refused(tmp_path):
-    delta = written(tmp_path, 4, 3, 3)
+    delta = written(tmp_path, 4, 3)
     place = tmp_path / delta.folder
     with pytest.raises(CheckpointError, match="needs version 3"):
         chain_of(tmp_path, 4)
     with pytest.raises(UserError, match="no version 9"):
         chain_of(tmp_path, 9)
     with pytest.raises(UserError, match="no published model"):
-        read_current(tmp_path)
+        served_version(tmp_path)
     text = (place / VERSION).read_bytes()
     (place / "data").write_bytes(b"Content")
     with pytest.raises(CheckpointError, match="not the file that was written"):
@@ -66,17 +68,18 @@ def test_damage_is_refused(tmp_path):
     place.rename(tmp_path / "delta-00000005")
     with pytest.raises(CheckpointError, match="describes delta-00000004"):
         read_version(tmp_path / "delta-00000005")
-    (tmp_path / CURRENT).write_bytes(checked({"format_version": 2, "version": 4}))
-    with pytest.raises(FormatError, match="format version 2"):
-        read_current(tmp_path)
+    (tmp_path / CURRENT).write_bytes(checked({"format_version": 3, "version": 4}))
+    with pytest.raises(FormatError, match="format version 3"):
+        served_version(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"parent": 4}, {"base": 4}, {"base": 5}, {"files": [FileNote("../x", 1, "0" * 64)]}]
-)
+    "changes", [{"parent": 4}, {"files": [FileNote("../x", 1, "0" * 64)]}]
+)  # fmt: skip
 def test_a_version_that_cannot_be_right_is_refused(tmp_path, changes):
-    written(tmp_path, 4, 3, 3)
+    written(tmp_path, 3)
+    written(tmp_path, 4, 3)
     path = tmp_path / "delta-00000004" / VERSION
     path.write_bytes(version_text(msgspec.structs.replace(read_version(path.parent), **changes)))
-    with pytest.raises(CheckpointError, match=r"damaged|describes"):
-        read_version(path.parent)
+    with pytest.raises(CheckpointError, match=r"damaged|missing"):
+        chain_of(tmp_path, 4)

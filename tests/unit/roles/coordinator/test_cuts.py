@@ -97,7 +97,9 @@ def test_with_a_guard_a_version_is_of_a_step_whose_evaluation_is_within_bounds()
         assert job.state.requests.publish != is_held
         assert job.cuts.since(2) is None
         assert job.cuts.since(1) == (None if is_held else 0)
-    assert "held back: at step 1, ne is nan" in job.cuts.hold_reason
+        assert job.state.record.is_held == is_held
+    job.wait(0.0)
+    assert any("held back: at step 1, ne is nan" in each.get("text", "") for each in job.events)
 
 
 def test_a_command_that_comes_while_a_cut_is_written_gets_its_checkpoint() -> None:
