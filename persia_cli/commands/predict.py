@@ -75,7 +75,7 @@ def predict(
     for path in paths:
         require_output(output, path, overwrite)
     plan = plan_saved(model, "predict", [*overrides, *other_data(paths, "predict")], FEATURES_ALONE, reporter=SCREEN)
-    job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits, overwrite=overwrite)
+    job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits)
     _score(replace(plan, job=job), output)
 
 
@@ -91,7 +91,7 @@ def _score(plan: "JobPlan", output: Path) -> None:
     assert isinstance(dataset, ParquetDataset)
     with claimed_scores(output):
         # Columns that cannot be read or written are also refused before anything starts.
-        file = open_scores(dataset, output, plan.run.links, job.keep, job.logits, job.overwrite)
+        file = open_scores(dataset, output, plan.run.links, job.keep, job.logits)
         if job.eval_rows:
             file.discard()
             carry_out(claimed(plan))

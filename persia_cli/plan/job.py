@@ -135,8 +135,6 @@ class Job:
     """File for the scores of a prediction, with the columns `keep` and, if so, `logits`."""
     keep: tuple[str, ...] = ()
     logits: bool = False
-    overwrite: bool = False
-    """True if the file may replace an existing one."""
     driver: int = 0
     driver_began: int = 0
     """Process that drives the job, and the tick at which it began."""

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -114,34 +113,17 @@ def claimed_scores(path: Path) -> Iterator[None]:
     """
     part = _part(path)
     with writing(path):
-        descriptor = _locked(part)
-    if descriptor is None:
-        raise UserError(f"{path} is being written by another persia predict; wait for it, or name another file")
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), part.stat()):
-                part.unlink()
-        os.close(descriptor)
-
-
-def _locked(part: Path) -> int | None:
-    """Open and lock a file, and create it if it is missing; None if another process has locked it."""
-    while True:
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if is_held(descriptor):
+            raise UserError(f"{path} is being written by another persia predict; wait for it, or name another file")
         try:
-            if is_held(descriptor):
-                os.close(descriptor)
-                return None
-            # The process that held the lock may have renamed or removed the file since it was opened here.
-            if os.path.samestat(os.fstat(descriptor), part.stat()):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except OSError:
-            os.close(descriptor)
-            raise
+            yield
+        finally:
+            with suppress(FileNotFoundError):  # a file that was published may have a successor already
+                if os.path.samestat(os.fstat(descriptor), part.stat()):
+                    part.unlink()
+    finally:
         os.close(descriptor)
 
 
@@ -155,10 +137,9 @@ def open_scores(
     links: Mapping[str, Link],
     keep: Sequence[str],
     logits: bool,
-    overwrite: bool = False,
 ) -> "ScoresFile":
     """Begin the scores of a data set; raises DataError for columns that do not exist, else as ScoresFile does."""
-    return ScoresFile(path, links, KeptColumns(scan(dataset), keep), logits, overwrite)
+    return ScoresFile(path, links, KeptColumns(scan(dataset), keep), logits)
 
 
 class ScoresFile:
@@ -170,13 +151,10 @@ class ScoresFile:
     link says that predictions are other numbers, a float32 column `LABEL_prediction` alone.
     """
 
-    def __init__(
-        self, path: Path, links: Mapping[str, Link], kept: KeptColumns, logits: bool, overwrite: bool = False
-    ) -> None:
+    def __init__(self, path: Path, links: Mapping[str, Link], kept: KeptColumns, logits: bool) -> None:
         """Begin the file; raises UserError where it cannot be written, or cannot hold these columns."""
         self._path = path
         self._part = _part(path)
-        self._overwrite = overwrite
         self._kept = kept
         self._links = links
         self._logits = logits
@@ -204,30 +182,15 @@ class ScoresFile:
             self._write()
 
     def publish(self) -> None:
-        """Write the remaining rows and give the file its name; raises as `add` does.
-
-        A file that another program has created meanwhile is not replaced unless overwriting was asked for; the
-        UserError then names the file that holds the scores.
-        """
+        """Write the remaining rows and give the file its name; raises as `add` does."""
         if self._gathered:
             self._write()
         self._kept.close()
         try:
             self._writer.close()
-            self._name()
+            rename(self._part, self._path)
         except (OSError, pa.ArrowException) as error:
             raise _unwritable(self._path, error) from error
-
-    def _name(self) -> None:
-        for number in count(1):
-            named = self._path if number == 1 else self._path.with_stem(f"{self._path.stem}-{number}")
-            try:
-                rename(self._part, named, self._overwrite)
-                break
-            except FileExistsError:
-                continue
-        if named != self._path:
-            raise UserError(f"{self._path} was created by another program meanwhile; the scores are in {named} instead")
 
     def discard(self) -> None:
         """Stop writing; unpublished scores are lost."""

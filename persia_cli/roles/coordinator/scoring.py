@@ -31,7 +31,7 @@ class Scoring:
         assert isinstance(run.dataset, ParquetDataset)
         self._links = run.links
         self._path = Path(job.output)
-        self._file = open_scores(run.dataset, self._path, run.links, job.keep, job.logits, job.overwrite)
+        self._file = open_scores(run.dataset, self._path, run.links, job.keep, job.logits)
         self._grid = StepGrid(job.eval_rows, run.train.batch, run.cluster.nn_workers)
         self._waiting: dict[tuple[int, int], Logits] = {}
         self._next = (0, 0)

@@ -2,9 +2,6 @@
 
 import subprocess
 import sys
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +42,12 @@ def folder(tmp_path: Path) -> Path:
     return data
 
 
-def scores_of(folder: Path, output: Path, *keep: str, links: Any = None, overwrite: bool = False) -> ScoresFile:
+def scores_of(folder: Path, output: Path, *keep: str, links: Any = None) -> ScoresFile:
     """Begin the scores of the folder, with logits; `links` has the labels."""
     links = links or {"y": "logistic"}
     own = {"path": str(folder), "labels": list(links), "dense": ["d"], "split": {"kind": "predict"}}
     dataset = ParquetDataset.model_validate({"kind": "parquet", **own})
-    return open_scores(dataset, output, links, keep, True, overwrite)
+    return open_scores(dataset, output, links, keep, True)
 
 
 def made_up_logits(rows: int, tasks: int = 1) -> np.ndarray[Any, Any]:
@@ -127,23 +124,9 @@ def test_what_is_not_published_leaves_nothing_and_harms_nothing(folder: Path, tm
         file.discard()
     assert (output.read_text(), len(list(tmp_path.iterdir()))) == ("of old", 2)
     with claimed_scores(output):
-        write(scores_of(folder, output, overwrite=True), made_up_logits(63), 63)
+        write(scores_of(folder, output), made_up_logits(63), 63)
     assert pq.read_table(output).num_rows == 63
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_file_that_comes_meanwhile_is_not_replaced_and_no_score_is_lost(folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "s.parquet"
-    for number in (2, 3):
-        with claimed_scores(output):
-            file = scores_of(folder, output)
-            file.add(made_up_logits(63))
-            output.write_text("another's")
-            with pytest.raises(UserError, match=rf"created by another program meanwhile; .*/s-{number}\.parquet"):
-                file.publish()
-        assert output.read_text() == "another's"
-        assert pq.read_table(tmp_path / f"s-{number}.parquet").num_rows == 63
-    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_one_process_at_a_time_writes_a_file(folder: Path, tmp_path: Path) -> None:
@@ -184,31 +167,6 @@ def test_a_full_disk_is_named(folder: Path) -> None:
         with pytest.raises(DiskError, match=rf"^disk full: cannot write {disk}/s\.parquet; free space or choose"):
             file.publish()
         file.discard()
-
-
-def test_a_name_that_is_given_while_it_is_waited_for_is_claimed_anew(tmp_path: Path) -> None:
-    """Many claim, publish and let go at once; the holder of the claim always finds its own file."""
-    output = tmp_path / "s.parquet"
-    done: list[int] = []
-
-    def work(number: int) -> None:
-        while number not in done:
-            with suppress(UserError), claimed_scores(output):
-                part = tmp_path / "s.parquet.part"
-                part.write_text(str(number))
-                time.sleep(0.001)
-                assert part.read_text() == str(number)
-                part.replace(output)
-                done.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(done) == list(range(6))
-    assert output.read_text() == str(done[-1])
-    assert list(tmp_path.iterdir()) == [output]
 
 
 @pytest.mark.parametrize(
