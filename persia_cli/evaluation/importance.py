@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.data.read.batch import Batch, assemble
-from persia_cli.data.read.decode import Ids, take_ids
+from persia_cli.data.read.batch import Batch, Ids, assemble, take_ids
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.evaluation.loaded_model import LoadedModel

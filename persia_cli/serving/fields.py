@@ -18,9 +18,9 @@ from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.read.arrow_types import class_of, is_list
-from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.batch import Batch, Ids, assemble
 from persia_cli.data.read.csv_files import numbers_of, without_markers
-from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
+from persia_cli.data.read.decode import decode_dense, decode_ids
 from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, elements_in, wrong_moments
 from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.lists import with_values

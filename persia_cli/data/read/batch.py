@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,38 @@ def is_single(offsets: NDArray[np.uint32]) -> bool:
     """Return True if every feature of every sample has exactly one id."""
     # So many rising integers from 0 to their number have no gap.
     return (int(offsets[0]), int(offsets[-1])) == (0, offsets.size - 1) and bool((offsets[1:] > offsets[:-1]).all())
+
+
+class Ids(NamedTuple):
+    """Ids of a feature: uint64 values and, unless each sample has exactly one, int64 offsets [samples + 1]."""
+
+    values: NDArray[np.uint64]
+    offsets: NDArray[np.int64] | None
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the offsets int64 [n + 1], from 0, of n lists of these lengths."""
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:
+    """Return the lists of ids of some samples, in the order given, at most the last `max_length` ids of each."""
+    assert ids.offsets is not None
+    ends = ids.offsets[rows + 1]
+    lengths = ends - ids.offsets[rows]
+    if max_length is not None:
+        lengths = np.minimum(lengths, max_length)
+    offsets = offsets_of(lengths)
+    source = np.repeat(ends - lengths - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return Ids(ids.values[source], offsets)
+
+
+def join_ids(parts: Sequence[Ids]) -> Ids:
+    """Join the lists of ids of several runs of samples into one."""
+    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
+    return Ids(np.concatenate([part.values for part in parts]), offsets_of(np.concatenate(lengths)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,42 +104,25 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Return samples [start, stop) as a separate batch; its arrays are contiguous."""
-        n = self.size
-        spans = [self.offsets[f * n + start : f * n + stop + 1] for f in range(self.features)]
-        return assemble(
-            dense=np.ascontiguousarray(self.dense[start:stop]),
-            labels=np.ascontiguousarray(self.labels[start:stop]),
-            weights=None if self.weights is None else self.weights[start:stop].copy(),
-            ids=[self.ids[span[0] : span[-1]] for span in spans],
-            offsets=[span - span[0] for span in spans],
-            query_ids=None if self.query_ids is None else self.query_ids[start:stop].copy(),
-        )
+        return self.take(np.arange(start, stop))
 
     def take(self, chosen: NDArray[np.int64]) -> "Batch":
         """Return these samples, in this order, as a separate batch."""
-        ids, offsets = [], []
-        for values, bounds in self.lists:
-            lengths = np.diff(bounds)[chosen]
-            ends = np.concatenate([[0], np.cumsum(lengths)])
-            ids.append(values[np.arange(ends[-1]) + np.repeat(bounds[:-1][chosen] - ends[:-1], lengths)])
-            offsets.append(ends)
+        taken = [take_ids(Ids(*ids), chosen) for ids in self.lists]
         return assemble(
             dense=self.dense[chosen],
             labels=self.labels[chosen],
             weights=None if self.weights is None else self.weights[chosen],
-            ids=ids,
-            offsets=offsets,
+            ids=[ids.values for ids in taken],
+            offsets=[ids.offsets for ids in taken],
             query_ids=None if self.query_ids is None else self.query_ids[chosen],
         )
 
     def newest(self, lengths: Sequence[int | None]) -> "Batch":
         """Return the samples with at most so many ids of each feature, the last ones; None: all."""
-        ids, offsets = [], []
-        for (values, bounds), length in zip(self.lists, lengths, strict=True):
-            counts = np.diff(bounds) if length is None else np.minimum(np.diff(bounds), length)
-            ends = np.concatenate([[0], np.cumsum(counts)])
-            ids.append(values[np.arange(ends[-1]) + np.repeat(bounds[1:] - ends[1:], counts)])
-            offsets.append(ends)
+        every, lists = np.arange(self.size), zip(self.lists, lengths, strict=True)
+        cut = [take_ids(Ids(*ids), every, length) for ids, length in lists]
+        ids, offsets = [each.values for each in cut], [each.offsets for each in cut]
         return assemble(self.dense, self.labels, self.weights, ids, offsets, self.query_ids)
 
 
@@ -154,21 +169,17 @@ def join(parts: Sequence[Batch]) -> Batch:
     """Return the samples of several batches of the same shape, in order, as one batch."""
     if len(parts) == 1:
         return parts[0]
-    ids: list[NDArray[np.uint64]] = []
-    offsets: list[NDArray[np.integer] | None] = []
-    for f in range(parts[0].features):
-        spans = [part.offsets[f * part.size : (f + 1) * part.size + 1].astype(np.int64) for part in parts]
-        ids.append(np.concatenate([part.ids[s[0] : s[-1]] for part, s in zip(parts, spans, strict=True)]))
-        lengths = np.concatenate([np.diff(span) for span in spans])
-        offsets.append(np.concatenate([[0], np.cumsum(lengths)]))
+    lists = [
+        join_ids([Ids(*ids) for ids in of_parts]) for of_parts in zip(*(part.lists for part in parts), strict=True)
+    ]
     weights = [part.weights for part in parts if part.weights is not None]
     query_ids = [part.query_ids for part in parts if part.query_ids is not None]
     whole = assemble(
         dense=np.concatenate([part.dense for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         weights=np.concatenate(weights) if weights else None,
-        ids=ids,
-        offsets=offsets,
+        ids=[ids.values for ids in lists],
+        offsets=[ids.offsets for ids in lists],
         query_ids=np.concatenate(query_ids) if query_ids else None,
     )
     bad = [part for part in parts if part.bad]

@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.bad_rows import bad_rows_allowed, leaving_out
-from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.batch import Batch, Ids, assemble, join_ids, offsets_of, take_ids
 from persia_cli.data.read.columns import QUERY, label_columns, uses
 from persia_cli.data.read.decode import (
-    Ids,
     decode_dense,
     decode_ids,
     decode_labels,
     decode_query_ids,
     decode_weights,
-    join_ids,
-    take_ids,
 )
 from persia_cli.data.read.gaps import ListTimes, checked_gaps, decode_moments, elements_in, gaps
 from persia_cli.data.read.histories import Histories
@@ -52,7 +49,7 @@ class Earlier(NamedTuple):
 
         first, last = self.spans.take(rows, axis=0).T.copy()
         np.maximum(first, last - self.length, out=first)
-        offsets = np.concatenate([[0], np.cumsum(last - first)])
+        offsets = offsets_of(last - first)
         ids = np.empty(offsets[-1], np.uint64)
         copy_spans(self.values, first, last, ids)
         return Ids(ids, offsets)

@@ -1,7 +1,7 @@
 """Arrow columns to arrays, with checks for values that are missing, out of range or too long."""
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list, plain_type
 from persia_cli.data.read.bad_rows import BadValueError
+from persia_cli.data.read.batch import Ids, offsets_of, take_ids
 from persia_cli.data.read.dense_transforms import bucket_ids, numbers_of, transform
 from persia_cli.data.read.ids import NULL_ID, PADDING_ID, text_id
 from persia_cli.data.read.lists import WrongLengthError, split_texts, vectors
@@ -24,13 +25,6 @@ Rows = NDArray[np.int64] | None
 CORRECT_NUMBERS = "give a value that replaces them, such as dataset.fill=0, or correct the data"
 CORRECT_IDS = "correct the data, or turn the values into categories first"
 """Remedies for values of a data set that cannot be used."""
-
-
-class Ids(NamedTuple):
-    """Ids of a feature: uint64 values and, unless each sample has exactly one, int64 offsets [samples + 1]."""
-
-    values: NDArray[np.uint64]
-    offsets: NDArray[np.int64] | None
 
 
 def decode_labels(
@@ -170,7 +164,7 @@ def decode_ids(
             raise _no_id(bad, feature, where, before + _rows_of(chunk, bad.indices), remedy) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
-    ids = _without_dropped(Ids(values, _offsets(lengths)), column, feature)
+    ids = _without_dropped(Ids(values, offsets_of(lengths)), column, feature)
     lengths = _lengths_of(ids)
     chosen = np.arange(lengths.size) if rows is None else rows
     if feature.max_length is not None:
@@ -260,24 +254,6 @@ def _padding_id(column: Any, feature: SparseFeature) -> np.uint64 | None:
         return None
 
 
-def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:
-    """Return the lists of ids of some samples, in the order given, at most the last `max_length` ids of each."""
-    assert ids.offsets is not None
-    ends = ids.offsets[rows + 1]
-    lengths = ends - ids.offsets[rows]
-    if max_length is not None:
-        lengths = np.minimum(lengths, max_length)
-    offsets = _offsets(lengths)
-    source = np.repeat(ends - lengths - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Ids(ids.values[source], offsets)
-
-
-def join_ids(parts: list[Ids]) -> Ids:
-    """Join the lists of ids of several runs of samples into one."""
-    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    return Ids(np.concatenate([part.values for part in parts]), _offsets(np.concatenate(lengths)))
-
-
 def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) -> NDArray[np.float32]:
     try:
         numbers = numbers_of(column, feature)
@@ -321,7 +297,7 @@ def _list_ids(chunk: Any, feature: SparseFeature) -> tuple[NDArray[np.uint64], N
     lengths = np.where(null, 1, lengths)
     full = np.empty(int(lengths.sum()), np.uint64)
     is_missing = np.zeros(full.size, np.bool_)
-    is_missing[_offsets(lengths)[:-1][null]] = True
+    is_missing[offsets_of(lengths)[:-1][null]] = True
     full[is_missing] = _null_id(feature)
     full[~is_missing] = values
     return full, lengths
@@ -355,12 +331,6 @@ def _no_id(
         f"there; {remedy}"
     )
     return BadValueError(text, rows)
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    offsets = np.zeros(lengths.size + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def _check(

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.arrow_types import WORDS, class_of, is_list, plain_type
 from persia_cli.data.read.bad_rows import BadValueError
-from persia_cli.data.read.decode import CORRECT_IDS, Ids, Rows, decode_ids, place_in
+from persia_cli.data.read.batch import Ids
+from persia_cli.data.read.decode import CORRECT_IDS, Rows, decode_ids, place_in
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.times import READ_AS_TIMES, classes_of, described
 

@@ -11,8 +11,8 @@ import pytest
 
 from persia_cli.config.schema import ParquetDataset
 from persia_cli.data.read.bad_rows import leaving_out
-from persia_cli.data.read.batch import Batch
-from persia_cli.data.read.decode import Ids, decode_ids
+from persia_cli.data.read.batch import Batch, Ids
+from persia_cli.data.read.decode import decode_ids
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.label_values import label_ends
 from persia_cli.data.read.row_groups import RowGroupReader
