@@ -258,10 +258,18 @@ def _decode_piece(
     table, rows, counts = piece.table, piece.rows, Counter[str]()
     first = 0
     for feature in dataset.dense_features:
+        if dataset.history_of_times(feature) is not None:
+            continue
+        column = table.column(feature.name)
         if feature.times_of is None:
-            values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
-            into.dense[:, first : first + feature.inputs] = values
-        first += feature.inputs if dataset.history_of_times(feature) is None else 0
+            values = decode_dense(column, feature, piece, rows, dataset.fill, counts)
+        else:
+            moments = decode_moments(column, table.column(feature.until), feature, piece, rows)
+            [of] = [each for each in sparse if each.name == feature.times_of]
+            elements = elements_in(table.column(of.column_name))
+            values = checked_gaps(moments, feature, elements if rows is None else elements[rows], piece, rows)
+        into.dense[:, first : first + feature.inputs] = values
+        first += feature.inputs
     for number, label in enumerate(dataset.label_rules if label_columns(dataset) else ()):
         link = links.get(label.name, "logistic")
         column = table.column(label.name)
@@ -274,17 +282,6 @@ def _decode_piece(
         decode_ids(table.column(use.column_name), use, use.column_name in lists or use.makes_lists, piece, rows, counts)
         for use in sparse
     ]
-    first = 0
-    for feature in dataset.dense_features:
-        if dataset.history_of_times(feature) is None:
-            if feature.times_of is not None:
-                moments = decode_moments(table.column(feature.name), table.column(feature.until), feature, piece, rows)
-                [of] = [each for each in sparse if each.name == feature.times_of]
-                elements = elements_in(table.column(of.column_name))
-                elements = elements if rows is None else elements[rows]
-                values = checked_gaps(moments, feature, elements, piece, rows)
-                into.dense[:, first : first + feature.inputs] = values
-            first += feature.inputs
     return ids, counts
 
 
