@@ -15,8 +15,6 @@ from persia_cli.data.inspect.roles import Guess
 from persia_cli.errors import count
 from persia_cli.plan.capacity import TableNeed
 
-SHIFTED, UNSTABLE = 0.25, 0.1
-"""Stability indices from which on a column is highlighted."""
 UNKNOWN = "-"
 _LONGEST = 24
 
@@ -24,7 +22,7 @@ _LONGEST = 24
 def show_profile(
     console: Console, inspection: Inspection, needs: Mapping[str, TableNeed], has_suggestion: bool
 ) -> None:
-    """Print tables of the columns, of their drift, and of the memory that embedding tables would take.
+    """Print tables of the columns, of the splits' differences, and of the memory that embedding tables would take.
 
     The suggested configuration follows, if `has_suggestion` and the data set has none.
     """
@@ -37,8 +35,9 @@ def show_profile(
              f"{_of_training(inspection)}")  # fmt: skip
     say(console, "")
     _show_columns(console, inspection)
-    say(console, "")
-    _show_drift(console, inspection)
+    if train and evaluation:
+        say(console, "")
+        _show_differences(console, inspection)
     if needs:
         say(console, "")
         _show_needs(console, needs)
@@ -118,9 +117,8 @@ def _column(inspection: Inspection, column: ColumnProfile) -> dict[str, Any]:
         "not_finite": numbers.not_finite if numbers else None,
         "length_mean": lengths.mean if lengths else None,
         "length_max": lengths.greatest if lengths else None,
-        "stability_index": column.drift.stability,
-        "unseen_ids": column.drift.unseen_ids,
-        "unseen_lookups": column.drift.unseen_lookups,
+        "unseen_ids": column.unseen_ids,
+        "unseen_lookups": column.unseen_lookups,
     }
 
 
@@ -172,27 +170,20 @@ def _sizes(column: ColumnProfile, guess: Guess) -> str:
     return ""
 
 
-def _show_drift(console: Console, inspection: Inspection) -> None:
-    shown = columns("column", "training mean", "evaluation mean", "unseen ids", "of look-ups", "stability")
+def _show_differences(console: Console, inspection: Inspection) -> None:
+    shown = columns("column", "training mean", "evaluation mean", "unseen ids", "of look-ups")
     for name, column in inspection.profile.columns.items():
-        guess, drift = inspection.roles[name], column.drift
-        if guess.role in ("split", "time", "unused") or drift.stability is None:
+        guess = inspection.roles[name]
+        if guess.role in ("split", "time", "unused"):
             continue
         is_sparse = guess.role == "sparse"
         shown.add_row(
             Text(name),
             *(_number(column.means.get(split) if _is_numeric(column, guess) else None) for split in ("train", "eval")),
-            _percent(drift.unseen_ids if is_sparse else None),
-            _percent(drift.unseen_lookups if is_sparse else None),
-            _stability(drift.stability),
+            _percent(column.unseen_ids if is_sparse else None),
+            _percent(column.unseen_lookups if is_sparse else None),
         )
     print_table(console, shown)
-    paragraph(
-        console,
-        f"stability: population stability index of evaluation against training rows; from {SHIFTED} on, check that the "
-        "column means the same in both",
-        style="dim",
-    )
 
 
 def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:
@@ -206,10 +197,6 @@ def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:
     print_table(console, shown)
     if any(need.fitting is not None and need.fitting < need.rows for need in needs.values()):
         paragraph(console, f"This memory is too small for all ids: set embedding.memory to {size(nbytes)} or more.")
-
-
-def _stability(index: float) -> Text:
-    return Text(f"{index:.3f}", "bold yellow" if index >= SHIFTED else "yellow" if index >= UNSTABLE else "")
 
 
 def _percent(fraction: float | None) -> str:

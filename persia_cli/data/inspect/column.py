@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from persia_cli.control.position import SplitName
 from persia_cli.data.inspect.hints import filler_of, numeric_hints, text_hints, time_hint_of
-from persia_cli.data.inspect.profile import ColumnProfile, Drift, Hints, Kind, LengthStatistics, NumberStatistics
+from persia_cli.data.inspect.profile import ColumnProfile, Hints, Kind, LengthStatistics, NumberStatistics
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
 
@@ -19,10 +18,6 @@ TOP = 5
 """Most frequent ids that are reported for a column."""
 FEW = 1000
 """Distinct whole numbers up to which a column of floats may hold ids."""
-BINS = 10
-"""Bins of numbers, with equally many training rows in each; also the number of frequent ids with a bin each."""
-LEAST_FRACTION = 1e-4
-"""The content assumed for an empty bin, so that the index of stability stays finite."""
 AT_ONCE = 32
 """Columns that one query reads."""
 _STEPS = 5
@@ -62,7 +57,7 @@ def profile_columns(
                 parts[split_number] = statistics_of_part
         for column, parts in zip(part, statistics, strict=True):
             expected = queries.done + _STEPS
-            profiles[column.name] = column.profile(parts, totals)
+            profiles[column.name] = column.profile(parts, int(totals.sum()))
             queries.done = expected
     queries.report()
     return dict(zip(_SPLITS, totals.tolist(), strict=True)), profiles
@@ -142,13 +137,11 @@ class _Column:
             expressions["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in expressions.items()) + "}"
 
-    def profile(self, parts: Mapping[int | None, Statistics], rows: NDArray[np.int64]) -> ColumnProfile:
-        """Return the statistics of the column; `parts` has those of each split and of all, `rows` counts each split."""
+    def profile(self, parts: Mapping[int | None, Statistics], total: int) -> ColumnProfile:
+        """Return the statistics of the column of `total` rows; `parts` has those of each split and of all."""
         every = parts[None]
-        nulls = rows - [parts[number].get("filled", 0) for number in (0, 1)]
-        total = int(rows.sum())
-        sample = self._sampled_numbers() if self.kind == "number" else None
-        bins = _bins(parts) if self.kind == "list" else None
+        nulls = total - every["filled"]
+        sample = self._run("SELECT v FROM", "sample") if self.kind == "number" else None
         has_numbers = self.kind in ("number", "integer")
         numbers = _number_statistics(every, sample) if has_numbers else None
         hints = self._time_hints() if self.kind == "time" else self._text_hints(every)
@@ -163,19 +156,20 @@ class _Column:
             name=self.name,
             type=self._type,
             kind=self.kind,
-            nulls=int(nulls.sum()),
-            coverage=1.0 - int(nulls.sum()) / total if total else 0.0,
+            nulls=nulls,
+            coverage=1.0 - nulls / total if total else 0.0,
             count=0 if ids is None else ids["count"],
             distinct=None if ids is None else ids["ids"],
             top=top,
             numbers=NumberStatistics(not_finite=every["not_finite"]) if self.kind == "vector" else numbers,
-            lengths=_length_statistics(every, bins) if self.kind in ("list", "vector") else None,
+            lengths=_length_statistics(every) if self.kind in ("list", "vector") else None,
             means={
                 name: parts[number]["total"] / parts[number]["count"]
                 for number, name in enumerate(_SPLITS)
                 if has_numbers and parts[number].get("count")
             },
-            drift=_drift(rows, nulls, ids, sample, bins),
+            unseen_ids=None if not ids or not ids["eval"] else ids["new_ids"] / ids["eval_ids"],
+            unseen_lookups=None if not ids or not ids["eval"] else ids["new"] / ids["eval"],
             hints=replace(hints, filler=filler_of(top)),
         )
 
@@ -202,28 +196,18 @@ class _Column:
         value = "v::BIGINT" if self.kind == "number" else "v"
         counts = f"SELECT {value} AS v, count(*) FILTER (split = 0) AS t, count(*) FILTER (split = 1) AS e"
         entries = "SELECT {'v': v, 't': t, 'e': e} AS entry FROM ids ORDER BY"
-        [(counts_by_name, top, trained)] = self._queries.run(
+        [(counts_by_name, top)] = self._queries.run(
             f"WITH ids AS MATERIALIZED ({counts} FROM {self.values(self._queries.whole)} GROUP BY ALL) "
             "SELECT (SELECT {'ids': count(*), 'train': coalesce(sum(t), 0), 'eval': coalesce(sum(e), 0), "
             "'eval_ids': count(*) FILTER (e > 0), 'new_ids': count(*) FILTER (t = 0), "
             "'new': coalesce(sum(e) FILTER (t = 0), 0)} FROM ids), "
-            f"(SELECT list(entry) FROM ({entries} t + e DESC, v LIMIT {TOP})), "
-            f"(SELECT list(entry) FROM ({entries} t DESC, v LIMIT {BINS}))"
+            f"(SELECT list(entry) FROM ({entries} t + e DESC, v LIMIT {TOP}))"
         )
         if self.kind == "number" and counts_by_name["ids"] > FEW:
             return None
         counted = {name: int(number) for name, number in counts_by_name.items()}
         counted["count"] = counted["train"] + counted["eval"]
-        frequent = [(entry["v"], entry["t"] + entry["e"]) for entry in top or []]
-        return counted | {
-            "top": frequent,
-            "trained": [(entry["t"], entry["e"]) for entry in trained or [] if entry["t"]],
-        }
-
-    def _sampled_numbers(self) -> list[NDArray[np.float64]]:
-        """Return the finite numbers of the sampled rows in each split."""
-        numbers = np.array(self._run("SELECT split, v FROM", "sample"), np.float64).reshape(-1, 2)
-        return [numbers[numbers[:, 0] == split, 1] for split in (0, 1)]
+        return counted | {"top": [(entry["v"], entry["t"] + entry["e"]) for entry in top or []]}
 
     def _sampled(self, sql: str) -> list[tuple[Any, ...]]:
         """Return expressions of the values `v` of the sampled rows."""
@@ -237,12 +221,12 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _number_statistics(every: Statistics, sample: list[NDArray[np.float64]] | None) -> NumberStatistics:
+def _number_statistics(every: Statistics, sample: list[tuple[Any, ...]] | None) -> NumberStatistics:
     count, least, greatest = every["count"], every["least"], every["greatest"]
     if not count:
         return NumberStatistics(not_finite=every["filled"])
     with np.errstate(over="ignore", invalid="ignore"):
-        deviation = None if sample is None else float(np.std(np.concatenate(sample)))
+        deviation = None if sample is None else float(np.std(np.array(sample, np.float64)))
     return NumberStatistics(
         least,
         greatest,
@@ -254,56 +238,9 @@ def _number_statistics(every: Statistics, sample: list[NDArray[np.float64]] | No
     )
 
 
-def _bins(parts: Mapping[int | None, Statistics]) -> NDArray[np.int64]:
-    """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
-    bins = np.zeros((2, 64), np.int64)
-    for number, bins_of_split in enumerate(bins):
-        for length, lists in (parts[number].get("bins") or {}).items():
-            bins_of_split[length] = lists
-    return bins
-
-
-def _length_statistics(every: Statistics, bins: NDArray[np.int64] | None) -> LengthStatistics | None:
+def _length_statistics(every: Statistics) -> LengthStatistics | None:
     if not every["filled"]:
         return None
-    counts = () if bins is None else tuple(np.trim_zeros(bins.sum(0), "b").tolist())
+    bins = every.get("bins") or {}
+    counts = tuple(bins.get(length, 0) for length in range(max(bins, default=-1) + 1))
     return LengthStatistics(every["least"], every["greatest"], every["total"] / every["filled"], counts)
-
-
-def _drift(
-    rows: NDArray[np.int64],
-    nulls: NDArray[np.int64],
-    ids: Statistics | None,
-    numbers: list[NDArray[np.float64]] | None,
-    lengths: NDArray[np.int64] | None,
-) -> Drift:
-    """Compare the splits of a column, from its rows and nulls in each and from its numbers, lists or else ids."""
-    if not rows.all():
-        return Drift()
-    bins = lengths
-    if numbers is not None:
-        bins = _number_bins(*numbers)
-    elif bins is None and ids is not None:
-        frequent = np.array(ids["trained"], np.int64).reshape(-1, 2)
-        bins = np.column_stack([frequent.T, [ids["train"], ids["eval"]] - frequent.sum(0)])
-    stability = None if bins is None else _stability(bins, nulls / rows)
-    if ids is None or not ids["eval"]:
-        return Drift(stability)
-    return Drift(stability, ids["new_ids"] / ids["eval_ids"], ids["new"] / ids["eval"])
-
-
-def _stability(bins: NDArray[np.int64], nulls: NDArray[np.float64]) -> float:
-    totals = bins.sum(1, keepdims=True)
-    filled = bins / np.maximum(totals, 1) * (1.0 - nulls[:, None])
-    p, q = np.maximum(np.column_stack([filled, nulls]), LEAST_FRACTION)
-    return float(((q - p) * np.log(q / p)).sum())
-
-
-def _number_bins(train: NDArray[np.float64], evaluation: NDArray[np.float64]) -> NDArray[np.int64]:
-    if not train.size:
-        return np.array([[0], [evaluation.size]])
-    tenths = np.quantile(train, np.arange(1, BINS) / BINS)
-    edges = np.unique([tenths, np.nextafter(tenths, -np.inf)])  # a value equal to an edge gets its own bin
-    return np.array(
-        [np.bincount(np.searchsorted(edges, numbers), minlength=edges.size + 1) for numbers in (train, evaluation)]
-    )

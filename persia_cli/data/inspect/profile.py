@@ -16,20 +16,6 @@ fraction, text, dates or timestamps, or others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
-    """Differences between the splits of a column; None where a split has no rows."""
-
-    stability: float | None = None
-    """Population stability index: the sum over bins of (q - p) ln(q / p), p and q being the fractions of training and
-    evaluation rows in a bin. Below 0.1 is called stable, above 0.25 shifted. Bins are tenths of the training rows for
-    numbers; the ten most frequent ids and all others for ids; doubling lengths for lists; nulls have a bin."""
-    unseen_ids: float | None = None
-    """Fraction of the distinct evaluation ids that are not in the training rows."""
-    unseen_lookups: float | None = None
-    """Fraction of the evaluation look-ups, each occurrence of an id, whose id is not in the training rows."""
-
-
-@dataclass(frozen=True, slots=True)
 class NumberStatistics:
     """Statistics of the finite numbers of a column; None if there are none."""
 
@@ -116,7 +102,10 @@ class ColumnProfile:
     lengths: LengthStatistics | None
     means: dict[SplitName, float]
     """Mean of the numbers in each split; for a label, the part of positives."""
-    drift: Drift
+    unseen_ids: float | None
+    """Fraction of the distinct evaluation ids that are not in the training rows; None without any."""
+    unseen_lookups: float | None
+    """Fraction of the evaluation look-ups, each occurrence of an id, whose id is not in the training rows."""
     hints: Hints
 
     @property

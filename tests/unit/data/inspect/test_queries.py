@@ -94,8 +94,8 @@ def test_a_store_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     there = look(tmp_path)
     for name, column in here.profile.columns.items():
         other = there.profile.columns[name]
-        assert (other.distinct, other.top, other.nulls, other.drift) == (
-            column.distinct, column.top, column.nulls, column.drift,
+        assert (other.distinct, other.top, other.nulls, other.unseen_ids) == (
+            column.distinct, column.top, column.nulls, column.unseen_ids,
         )  # fmt: skip
     assert there.suggestion == here.suggestion
 
@@ -158,8 +158,8 @@ def test_frequent_and_unseen_ids(tmp_path: Path) -> None:
     assert found["id"].top == tuple((str(-number), count / ROWS) for number, count in top)
     assert found["word"].top == tuple((f"w{number}", count / ROWS) for number, count in top)
     known, seen = set(numbers[: ROWS * 4 // 5].tolist()), numbers[ROWS * 4 // 5 :].tolist()
-    assert found["id"].drift.unseen_ids == len(set(seen) - known) / len(set(seen))
-    assert found["id"].drift.unseen_lookups == sum(number not in known for number in seen) / len(seen)
+    assert found["id"].unseen_ids == len(set(seen) - known) / len(set(seen))
+    assert found["id"].unseen_lookups == sum(number not in known for number in seen) / len(seen)
 
 
 def test_ids_of_columns_that_read_one_table_are_counted_once(tmp_path: Path) -> None:
