@@ -26,9 +26,9 @@ AHEAD = 32 << 20
 """Bytes of rows that are moved into huge pages ahead of use: each call for it waits for all processors once."""
 MAX_LEFT = 1 << 20
 """Maximum number of keys that a store notes when they leave memory; pages that are not written take none."""
-FEW, INDEX_AT_ONCE = 1 << 16, 8 << 20
-"""An index is in small pages up to so many rows, so that small tables take little memory; then each look-up moves so
-many bytes of it into huge pages."""
+FEW, INDEX_PER_ROW = 1 << 16, 4 << 10
+"""An index is in small pages up to so many rows, so that small tables take little memory. Each further row moves so
+many bytes of it into huge pages: a small page, the memory that a row in an index of many free slots takes anyway."""
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
@@ -89,16 +89,16 @@ class RowStore:
                 f"({group.width * 4} bytes each): give embedding.memory or embedding.capacity a lower value"
             ) from error
 
-    def back(self, more: int, whole_index: bool = False) -> None:
-        """Move the memory of the next `more` rows into huge pages, and a part of the index or all of it."""
-        index_bytes, rows = self.index.buckets.nbytes, self.used + (more if whole_index else 0)
-        if rows > FEW and self._index_backed < index_bytes:
-            start, stop = self._index_backed, index_bytes if whole_index else self._index_backed + INDEX_AT_ONCE
-            self._index_backed = min(stop, index_bytes)
-            self._memory.back(self.index.buckets, start, self._index_backed)
-        arena, row_bytes = self.rows.arena, self.group.width * 4
-        if min((self.used + more) * row_bytes, arena.nbytes) > self._backed:
-            until = min((self.used + more) * row_bytes + AHEAD, arena.nbytes)
+    def back(self, more: int) -> None:
+        """Move the memory of the next `more` rows into huge pages, and a part of the index that grows with the rows."""
+        index, arena, rows = self.index.buckets, self.rows.arena, self.used + more
+        part = min((rows - FEW) * INDEX_PER_ROW // HUGE_PAGE * HUGE_PAGE, index.nbytes)
+        if part > self._index_backed:
+            self._memory.back(index, self._index_backed, part)
+            self._index_backed = part
+        nbytes = min(rows * self.group.width * 4, arena.nbytes)
+        if nbytes > self._backed:
+            until = min(nbytes + AHEAD, arena.nbytes)
             self._memory.back(arena, self._backed, until)
             self._backed = until // HUGE_PAGE * HUGE_PAGE
 

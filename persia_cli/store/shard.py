@@ -533,7 +533,7 @@ class Shard:
         """
         self.check(group, keys, tables, 0)
         self.memory.state = LOADING
-        self.stores[group].back(keys.size, whole_index=True)
+        self.stores[group].back(keys.size)
         # Remembered rows of look-ups may belong to other keys after this.
         self._remembered[group].clear()
         evict = self.layout.when_full != "refuse"
