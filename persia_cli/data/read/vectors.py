@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from persia_cli.data.read.arrow_types import UnusableValueError, class_of, is_list, plain_type, without_extensions
 from persia_cli.data.read.files import Location, find_files, locate, of_one_format
+from persia_cli.data.read.ids import NULL_ID
+from persia_cli.data.read.lists import WrongLengthError, vectors
 from persia_cli.data.read.row_groups import read_footer
 from persia_cli.data.read.values import Made, id_values
 from persia_cli.errors import DataError, one_line
@@ -141,41 +142,29 @@ def _numbered(location: Location, columns: VectorColumns, file: str, most: int) 
 
 
 def _decode_ids(column: Any, table: str, made: Made, name: str, where: str, first: int) -> NDArray[np.uint64]:
-    if column.null_count:
-        row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise DataError(f"{where}: column {name} is null in row {row}; leave out rows without an id")
-    if class_of(column.type) == "float" and pc.any(pc.is_nan(column)).as_py():
-        row = first + int(np.argmax(pc.is_nan(column).to_numpy(zero_copy_only=False)))
-        raise DataError(f"{where}: column {name} is NaN in row {row}; leave out rows without an id")
     try:
-        return id_values(column, table, made, np.uint64(0))
+        ids = id_values(column, table, made, np.uint64(NULL_ID))
     except UnusableValueError as error:
         raise DataError(f"{where}: column {name}, row {first + error.index}: {error}, so it is no id") from error
     except (TypeError, pa.ArrowException) as error:
         raise DataError(f"{where}: column {name}: {one_line(error)}") from error
+    if (absent := ids == np.uint64(NULL_ID)).any():
+        row = first + int(np.argmax(absent))
+        raise DataError(f"{where}: column {name} is null or NaN in row {row}; leave out rows without an id")
+    return ids
 
 
 def _decode_vectors(column: Any, dim: int, where: str, first: int) -> NDArray[np.float32]:
     """Return float32 [n, dim]; raises DataError for the first row that is null, of another length or not finite."""
-    if column.null_count:
-        row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise DataError(f"{where}: the vector of row {row} is null; leave out rows without a vector")
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    if (lengths != dim).any():
-        row = int(np.argmax(lengths != dim))
-        raise DataError(f"{where}: the vector of row {first + row} has dim {lengths[row]}, and the table has dim {dim}")
-    flat = column.flatten()
-    if flat.null_count:
-        row = first + int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False))) // dim
-        raise DataError(f"{where}: the vector of row {row} has a null; leave out rows without a vector")
-    values = flat.to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):
-        vectors: NDArray[np.float32] = values.astype(np.float32).reshape(-1, dim)
-    finite = np.isfinite(vectors)
-    if not finite.all():
-        at = int(np.argmin(finite))
+    try:
+        with np.errstate(over="ignore"):
+            found = vectors(pa.chunked_array([column]), dim).astype(np.float32)
+    except WrongLengthError as wrong:
+        what = f"the vector of row {first + int(wrong.rows[0])} has dim {wrong.length}"
+        raise DataError(f"{where}: {what}, and the table has dim {dim}") from wrong
+    if not (finite := np.isfinite(found).all(axis=1)).all():
         raise DataError(
-            f"{where}: the vector of row {first + at // dim} has the value {values[at]}, which is not finite in "
-            "float32; leave out such rows"
+            f"{where}: the vector of row {first + int(np.argmin(finite))} is null, or has a null or a value that is "
+            "not finite in float32; leave out such rows"
         )
-    return vectors
+    return found
