@@ -84,14 +84,14 @@ def _score(plan: "JobPlan", output: Path) -> None:
     from persia_cli.commands.job_view import carry_out
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.schema import ParquetDataset
-    from persia_cli.data.read.scores_file import claimed_scores, open_scores
+    from persia_cli.data.read.scores_file import ScoresFile, claimed_scores
     from persia_cli.jobs.run_dirs import claimed
 
     job, dataset = plan.job, plan.run.dataset
     assert isinstance(dataset, ParquetDataset)
     with claimed_scores(output):
         # Columns that cannot be read or written are also refused before anything starts.
-        file = open_scores(dataset, output, plan.run.links, job.keep, job.logits)
+        file = ScoresFile(dataset, output, plan.run.links, job.keep, job.logits)
         if job.eval_rows:
             file.discard()
             carry_out(claimed(plan))

@@ -131,17 +131,6 @@ def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
-def open_scores(
-    dataset: ParquetDataset,
-    path: Path,
-    links: Mapping[str, Link],
-    keep: Sequence[str],
-    logits: bool,
-) -> "ScoresFile":
-    """Begin the scores of a data set; raises DataError for columns that do not exist, else as ScoresFile does."""
-    return ScoresFile(path, links, KeptColumns(scan(dataset), keep), logits)
-
-
 class ScoresFile:
     """A file that grows row by row under a temporary name, and is renamed when it is complete. For one thread.
 
@@ -151,15 +140,20 @@ class ScoresFile:
     link says that predictions are other numbers, a float32 column `LABEL_prediction` alone.
     """
 
-    def __init__(self, path: Path, links: Mapping[str, Link], kept: KeptColumns, logits: bool) -> None:
-        """Begin the file; raises UserError where it cannot be written, or cannot hold these columns."""
+    def __init__(
+        self, dataset: ParquetDataset, path: Path, links: Mapping[str, Link], keep: Sequence[str], logits: bool
+    ) -> None:
+        """Begin the scores of a data set, with its columns `keep`.
+
+        Raises DataError for columns that do not exist, and UserError where the file cannot be written or hold these.
+        """
         self._path = path
         self._part = _part(path)
-        self._kept = kept
+        self._kept = KeptColumns(scan(dataset), keep)
         self._links = links
         self._logits = logits
         names = [f"{label}_{kind}" for label, link in links.items() for kind in self._kinds(link)]
-        self._schema = pa.schema([*kept.fields, *(pa.field(name, pa.float32()) for name in names)])
+        self._schema = pa.schema([*self._kept.fields, *(pa.field(name, pa.float32()) for name in names)])
         _check_columns(path, self._schema)
         self._waiting: list[NDArray[np.float32]] = []
         self._gathered = 0

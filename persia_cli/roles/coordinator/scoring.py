@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.control.position import EVAL, StepGrid
 from persia_cli.data.read.predictions import predictions
-from persia_cli.data.read.scores_file import open_scores
+from persia_cli.data.read.scores_file import ScoresFile
 from persia_cli.errors import WireError
 from persia_cli.observe.scores import ScoreHistogram, quantile
 from persia_cli.plan.job import Job
@@ -31,7 +31,7 @@ class Scoring:
         assert isinstance(run.dataset, ParquetDataset)
         self._links = run.links
         self._path = Path(job.output)
-        self._file = open_scores(run.dataset, self._path, run.links, job.keep, job.logits)
+        self._file = ScoresFile(run.dataset, self._path, run.links, job.keep, job.logits)
         self._grid = StepGrid(job.eval_rows, run.train.batch, run.cluster.nn_workers)
         self._waiting: dict[tuple[int, int], Logits] = {}
         self._next = (0, 0)

@@ -13,7 +13,7 @@ from pyarrow import csv
 
 from persia_cli.config.schema import ParquetDataset
 from persia_cli.data.read import scores_file
-from persia_cli.data.read.scores_file import ScoresFile, claimed_scores, open_scores
+from persia_cli.data.read.scores_file import ScoresFile, claimed_scores
 from persia_cli.errors import DataError, DiskError, UserError
 from tests.support.full_disk import small_disk
 
@@ -47,7 +47,7 @@ def scores_of(folder: Path, output: Path, *keep: str, links: Any = None) -> Scor
     links = links or {"y": "logistic"}
     own = {"path": str(folder), "labels": list(links), "dense": ["d"], "split": {"kind": "predict"}}
     dataset = ParquetDataset.model_validate({"kind": "parquet", **own})
-    return open_scores(dataset, output, links, keep, True)
+    return ScoresFile(dataset, output, links, keep, True)
 
 
 def made_up_logits(rows: int, tasks: int = 1) -> np.ndarray[Any, Any]:
