@@ -12,7 +12,6 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.columns import prepare_command
 from persia_cli.data.read.files import (
     ENDINGS,
-    NOUNS,
     DataFile,
     Format,
     Listing,
@@ -120,17 +119,12 @@ def left_out(place: str, listings: Sequence[Listing], chosen: Collection[DataFil
     Runs and sweeps in the folders are named too.
     """
     read = {file.path for file in chosen}
-    reasons: dict[str, dict[str, None]] = {}
-    for listing in listings:
-        for path in [*(file.path for file in listing.files), *listing.others]:
-            if path not in read and (reason := _reason(PurePosixPath(path).name)) is not None:
-                reasons.setdefault(reason, {})[path] = None
+    found = (path for listing in listings for path in (*(file.path for file in listing.files), *listing.others))
+    others = dict.fromkeys(path for path in found if path not in read and _may_be_data(PurePosixPath(path).name))
     runs = dict.fromkeys(path for listing in listings for path in listing.runs)
     clauses = [f"{count(len(runs), 'run')} of persia in {place} ({_shown(runs)})"] if runs else []
-    if reasons:
-        total = count(sum(map(len, reasons.values())), "file")
-        parts = [f"{len(paths)} {reason} ({_shown(paths)})" for reason, paths in reasons.items()]
-        clauses.append(f"{total} of {place}: {', '.join(parts)}; files that a path names are read")
+    if others:
+        clauses.append(f"{count(len(others), 'file')} of {place} ({_shown(others)}); files that a path names are read")
     return "; ".join(clauses)
 
 
@@ -140,12 +134,8 @@ def _shown(paths: Collection[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
-def _reason(name: str) -> str | None:
-    """Return why a file is not read; None for one that holds no data."""
-    is_data = name.lower().endswith(ENDINGS)
-    if is_hidden(name):
-        return "hidden" if is_data else None
-    if is_data:
-        return f"named as {NOUNS[format_of(name) or 'parquet']}"
-    is_known = name.lower().endswith(_NO_DATA) or name.lower().startswith(_NAMES)
-    return None if is_known else "without a known ending"
+def _may_be_data(name: str) -> bool:
+    """Return True for the name of a file that may hold data; hidden ones do if they have an ending of data."""
+    if name.lower().endswith(ENDINGS):
+        return True
+    return not (is_hidden(name) or name.lower().endswith(_NO_DATA) or name.lower().startswith(_NAMES))

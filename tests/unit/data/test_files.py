@@ -116,8 +116,7 @@ def test_data_files_that_are_left_out_are_named(tree: Path) -> None:
     found = members_of(data.model_copy(update={"format": "parquet"}), [locate(str(tree))])
     assert [Path(file.path).name for file in found.parts[0][1]] == ["a.pq", "b.parquet", "c.parquet"]
     assert found.left_out == (
-        f"4 files of {tree}: 1 named as CSV (x.csv), 1 hidden (.hidden.parquet), "
-        "2 without a known ending (part-0001, rows.bin); files that a path names are read"
+        f"4 files of {tree} (x.csv, .hidden.parquet, part-0001, …); files that a path names are read"
     )
 
 
@@ -145,5 +144,5 @@ def test_a_split_by_files_leaves_out_only_what_its_patterns_name(tree: Path) -> 
     data = dataset(tree, split=split)
     found = members_of(data, [locate(str(tree))])
     assert [(name, len(files)) for name, files in found.parts] == [("train", 2), ("eval", 1)]
-    assert "1 hidden (.hidden.parquet)" in found.left_out
+    assert ".hidden.parquet" in found.left_out
     assert "c.csv" not in found.left_out
