@@ -1,8 +1,7 @@
 """The queries about the columns of files, and the statistics from their answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ FEW = 1000
 """Distinct whole numbers up to which a column of floats may hold ids."""
 AT_ONCE = 32
 """Columns that one query reads."""
-_STEPS = 5
-"""Queries about each column alone, as a rule."""
+Progress = Callable[[int, int], None]
+"""Called with the rows read so far and in total; a row counts in parts while its columns are read one by one."""
 _SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 
 Statistics = dict[str, Any]
@@ -29,7 +28,7 @@ Statistics = dict[str, Any]
 
 
 def profile_columns(
-    queries: Queries, split: str, separators: Mapping[str, str] = MappingProxyType({})
+    queries: Queries, split: str, separators: Mapping[str, str], progress: Progress
 ) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
     """Return the rows of each split and a profile of each column, in bounded memory.
 
@@ -39,7 +38,7 @@ def profile_columns(
         _Column(queries, name, f"c{number}", separators.get(name))
         for number, name in enumerate(queries.source.schema.names)
     ]
-    queries.steps = queries.done + 3 * -(-len(columns) // AT_ONCE) + _STEPS * len(columns)
+    progress(0, queries.total)
     totals = np.zeros(2, np.int64)
     profiles = {}
     for start in range(0, len(columns), AT_ONCE):
@@ -56,10 +55,8 @@ def profile_columns(
             for parts, statistics_of_part in zip(statistics, by_column, strict=True):
                 parts[split_number] = statistics_of_part
         for column, parts in zip(part, statistics, strict=True):
-            expected = queries.done + _STEPS
             profiles[column.name] = column.profile(parts, int(totals.sum()))
-            queries.done = expected
-    queries.report()
+            progress(queries.total * len(profiles) // len(columns), queries.total)
     return dict(zip(_SPLITS, totals.tolist(), strict=True)), profiles
 
 

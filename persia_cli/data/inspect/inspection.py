@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from persia_cli.config.explain import explain, label_to_choose
 from persia_cli.config.schema.dataset import CsvFormat, ParquetDataset
 from persia_cli.config.schema.features import Label
-from persia_cli.data.inspect.column import distinct_together, profile_columns
+from persia_cli.data.inspect.column import Progress, distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
 from persia_cli.data.inspect.hints import are_fillers
 from persia_cli.data.inspect.labels import candidates_of, comparable, words_of
 from persia_cli.data.inspect.leaks import Leak, leaks_of
 from persia_cli.data.inspect.profile import DatasetProfile
-from persia_cli.data.inspect.queries import Progress, Queries
+from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.inspect.roles import WRITTEN, Guess, name_of_buckets, roles_of
 from persia_cli.data.inspect.split_rule import split_rule_of
 from persia_cli.data.inspect.suggestion import suggest_dataset
@@ -96,12 +96,13 @@ def _inspected(
     known = read_description(path)
     form = form or (known.csv if known else CsvFormat())
     source = open_files(path, form, converting, wanted)
-    with closing(Queries(source, progress)) as queries:
+    with closing(Queries(source)) as queries:
         split_rule = split_rule_of(queries, known.split if known else None)
         separators = (
             {feature.column_name: feature.separator for feature in known.sparse if feature.separator} if known else {}
         )
-        profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
+        columns = profile_columns(queries, split_rule.sql(queries), separators, progress)
+        profile = DatasetProfile(source, split_rule, *columns)
         roles = roles_of(profile, known, queries)
         label = _label(profile, known, roles)
         leaks = _leaks(queries, profile, label, roles) if label else {}

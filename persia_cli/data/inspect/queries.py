@@ -1,10 +1,10 @@
-"""The rows of files as a table of DuckDB, for queries in bounded memory, with progress and an end on Ctrl-C."""
+"""The rows of files as a table of DuckDB, for queries in bounded memory, which end on Ctrl-C."""
 
 import glob
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate
@@ -27,12 +27,8 @@ MOST_THREADS = 8
 SAMPLED_ROWS = 1 << 16
 """Rows in the table `sample`, approximately; all rows if there are fewer."""
 
-Progress = Callable[[int, int], None]
-"""Called with the rows read so far and in total; a row counts in parts while its columns are read one by one."""
-
 ROW = "(first + file_row_number)"
 """SQL for the number of a row, counted over all files."""
-_POLL_S = 0.1
 _STORE = "persia-store"
 _BLOCK_BYTES, _BLOCKS = 1 << 20, 64
 """Bytes that are read at once from a store, and the blocks that are kept of each file."""
@@ -44,14 +40,11 @@ CREATE TEMP MACRO finite(v) AS CASE WHEN isfinite(v::DOUBLE) THEN v::DOUBLE END;
 class Queries:
     """Queries about the rows of files, each with `file`, the number of its file; close after use."""
 
-    def __init__(self, source: SourceFiles, progress: Progress) -> None:
+    def __init__(self, source: SourceFiles) -> None:
         self.source = source
         self.total = sum(source.rows)
         self.whole = "data" if self.total > SAMPLED_ROWS else "sample"
         """The table of all rows that is fastest to read: a sample of few rows has them all."""
-        self.steps, self.done = 0, 0
-        """Queries that are expected, 0 until that is known, and those that have ended."""
-        self._progress = progress
         self._folder = TemporaryDirectory(prefix="persia-inspect-")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="persia-query")
         self._database = duckdb.connect()
@@ -64,8 +57,6 @@ class Queries:
             "disable_parquet_prefetching": True,  # which would read whole row groups into memory
             "autoinstall_known_extensions": False,  # nothing is downloaded
             "autoload_known_extensions": False,
-            "enable_progress_bar": True,
-            "enable_progress_bar_print": False,
         }
         self._database.execute("".join(f"SET {name} = '{value}';" for name, value in settings.items()) + _MACROS)
         self._is_local = isinstance(source.filesystem, LocalFileSystem)
@@ -108,7 +99,7 @@ class Queries:
         )
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query and report progress meanwhile; raises DataError for a file that cannot be read."""
+        """Run a query; raises DataError for a file that cannot be read."""
         rows: list[tuple[Any, ...]] = self._run(lambda: self._database.execute(sql).fetchall())
         return rows
 
@@ -120,23 +111,12 @@ class Queries:
     def _run(self, query: Callable[[], Any]) -> Any:
         future = self._thread.submit(query)
         try:
-            while not wait([future], _POLL_S).done:
-                self.report(self._database.query_progress() / 100)
-            result = future.result()
+            return future.result()
         except duckdb.Error as error:
             raise self._failure(error) from error
         finally:
             if not future.done():
                 self._database.interrupt()
-        self.done += 1
-        self.report()
-        return result
-
-    def report(self, part: float = 0.0) -> None:
-        """Report progress; `part` is what is done of the query that runs."""
-        if self.steps:
-            done = min(self.done + max(part, 0.0), self.steps)
-            self._progress(int(self.total * done / self.steps), self.total)
 
     def _tables(self) -> str:
         """Return SQL of all rows; the names of columns are numbers, for DuckDB tells no `d` from `D`.
