@@ -138,7 +138,7 @@ class _Column:
         """Return the statistics of the column of `total` rows; `parts` has those of each split and of all."""
         every = parts[None]
         nulls = total - every["filled"]
-        sample = self._run("SELECT v FROM", "sample") if self.kind == "number" else None
+        sample = self._sampled("v") if self.kind == "number" else None
         has_numbers = self.kind in ("number", "integer")
         numbers = _number_statistics(every, sample) if has_numbers else None
         hints = self._time_hints() if self.kind == "time" else self._text_hints(every)
@@ -186,9 +186,7 @@ class _Column:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
         if self.kind in ("time", "other", "vector"):
             return None
-        if self.kind == "number" and (
-            every["is_whole"] is False or self._run("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW
-        ):
+        if self.kind == "number" and (every["is_whole"] is False or self._sampled("count(DISTINCT v)")[0][0] > FEW):
             return None
         value = "v::BIGINT" if self.kind == "number" else "v"
         counts = f"SELECT {value} AS v, count(*) FILTER (split = 0) AS t, count(*) FILTER (split = 1) AS e"
@@ -208,10 +206,7 @@ class _Column:
 
     def _sampled(self, sql: str) -> list[tuple[Any, ...]]:
         """Return expressions of the values `v` of the sampled rows."""
-        return self._run(f"SELECT {sql} FROM", "sample")
-
-    def _run(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
-        return self._queries.run(f"{select} {self.values(table)} {condition}")
+        return self._queries.run(f"SELECT {sql} FROM {self.values('sample')}")
 
 
 def _text(value: Any) -> str:

@@ -52,15 +52,6 @@ def formats_of_numbers(name: str, ends: Sequence[float], is_integer: bool) -> li
     return [form for form in (*units, *digits) if _times(ends, form) is not None]
 
 
-def hint_of(values: Sequence[Any], formats: Sequence[str | None]) -> TimeHint | None:
-    """Return what is known of times from a sample, in the first of the formats that all fit; None if there is none."""
-    fitting = {form: times for form in formats if (times := _times(values, form)) is not None}
-    if not values or not fitting:
-        return None
-    form, times = next(iter(fitting.items()))
-    return time_hint_of(times, form, tuple(str(fitting_form) for fitting_form in fitting if fitting_form != form))
-
-
 def time_hint_of(times: NDArray[np.int64], form: str | None = None, others: tuple[str, ...] = ()) -> TimeHint:
     """Return what is known of sampled times in microseconds."""
     least: dict[TimePart, int] = {"hour": 2 * _DAY, "weekday": 14 * _DAY}
@@ -160,7 +151,13 @@ def text_hints(run: Run) -> Hints:
 
 
 def _time(run: Run, formats: Sequence[str | None]) -> TimeHint | None:
-    return hint_of([value for (value,) in run("v")], formats) if formats else None
+    """Return what is known of times from a sample, in the first of the formats that all fit; None if there is none."""
+    values = [value for (value,) in run("v")] if formats else []
+    fitting = {form: times for form in formats if values and (times := _times(values, form)) is not None}
+    if not fitting:
+        return None
+    (form, times), *others = fitting.items()
+    return time_hint_of(times, form, tuple(str(other) for other, _ in others))
 
 
 def are_fillers(texts: Sequence[str]) -> bool:

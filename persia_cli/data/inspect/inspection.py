@@ -66,33 +66,6 @@ def inspect_data(
 
     Raises DataError for files that cannot be read, or a description that is not valid.
     """
-    inspection = _inspected(path, progress, form, converting, wanted, folder)
-    source = inspection.profile.source
-    nulls = (
-        tuple(sorted(_null_markers(inspection.profile))) if inspection.known is None and source.format == "csv" else ()
-    )
-    if not nulls:
-        return inspection
-    form = source.form.model_copy(update={"nulls": (*source.form.nulls, *nulls)})
-    return _inspected(path, progress, form, converting, wanted, folder)
-
-
-def _null_markers(profile: DatasetProfile) -> set[str]:
-    """Return the texts that stand for none in columns of numbers, but for those that may be one of a label's two."""
-    columns = profile.columns.values()
-    texts = {word for column in columns if are_fillers(column.hints.words) for word in column.hints.words}
-    return texts - {value for column in columns if column.distinct == 2 for value, _ in column.top}
-
-
-def _inspected(
-    path: str,
-    progress: Progress,
-    form: CsvFormat | None,
-    converting: Converting,
-    wanted: Literal["auto"] | Format,
-    folder: Path | None,
-) -> Inspection:
-    """Read all rows once."""
     known = read_description(path)
     form = form or (known.csv if known else CsvFormat())
     source = open_files(path, form, converting, wanted)
@@ -103,6 +76,9 @@ def _inspected(
         )
         columns = profile_columns(queries, split_rule.sql(queries), separators, progress)
         profile = DatasetProfile(source, split_rule, *columns)
+        if known is None and source.format == "csv" and (nulls := sorted(_null_markers(profile) - {*form.nulls})):
+            form = source.form.model_copy(update={"nulls": (*source.form.nulls, *nulls)})
+            return inspect_data(path, progress, form, converting, wanted, folder)
         roles = roles_of(profile, known, queries)
         label = _label(profile, known, roles)
         leaks = _leaks(queries, profile, label, roles) if label else {}
@@ -125,6 +101,13 @@ def _inspected(
         *_as_training(suggestion, path),
     )
     return Inspection(profile, known, roles, table_rows, suggestion, notes)
+
+
+def _null_markers(profile: DatasetProfile) -> set[str]:
+    """Return the texts that stand for none in columns of numbers, but for those that may be one of a label's two."""
+    columns = profile.columns.values()
+    texts = {word for column in columns if are_fillers(column.hints.words) for word in column.hints.words}
+    return texts - {value for column in columns if column.distinct == 2 for value, _ in column.top}
 
 
 def _label(profile: DatasetProfile, known: ParquetDataset | None, roles: dict[str, Guess]) -> Label | None:

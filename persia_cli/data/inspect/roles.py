@@ -1,6 +1,5 @@
 """The probable role of each column of a data set: label, dense, sparse, or unused."""
 
-import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.inspect.labels import candidates_of, chosen_of, is_usual, positive_sql
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberStatistics, TimeHint
 from persia_cli.data.inspect.queries import Queries
-from persia_cli.data.read.dense_transforms import TAIL
+from persia_cli.data.read.dense_transforms import transform_for
 from persia_cli.data.read.values import INTEGER
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "time", "unused"]
@@ -258,14 +257,13 @@ def _is_text(column: ColumnProfile) -> bool:
 
 
 def _transform(numbers: NumberStatistics, deviation: float) -> str | None:
-    """Return the transform that brings numbers near 1, if they are not: log1p if the largest are far from the mean."""
+    """Return the transform that brings numbers near 1, if they are not."""
     assert numbers.least is not None
     assert numbers.greatest is not None
     largest = max(abs(numbers.least), abs(numbers.greatest))
     if largest <= _NEAR and deviation >= _LEAST_DEVIATION:
         return None
-    is_far = not 0.0 < deviation < math.inf or largest > abs(numbers.mean or 0.0) + TAIL * deviation
-    return "log1p" if is_far else "standardise"
+    return transform_for(numbers.mean or 0.0, deviation, largest)
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:

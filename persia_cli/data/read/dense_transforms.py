@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -167,12 +167,17 @@ def far_vectors(dataset: ParquetDataset, rows: TrainingRows) -> tuple[str, ...]:
     return tuple(name for name, numbers in scales.items() if numbers[np.isfinite(numbers)].max(initial=0.0) > FAR)
 
 
+def transform_for(mean: float, deviation: float, largest: float) -> Literal["log1p", "standardise"]:
+    """Return the transform that brings numbers near 1: log1p if the largest are far from the mean."""
+    is_far = not 0.0 < deviation < math.inf or largest > abs(mean) + TAIL * deviation
+    return "log1p" if is_far else "standardise"
+
+
 def _chosen(name: str, known: "_Moments") -> DenseFeature:
     """Return a column with the transform that brings its values near 1."""
-    deviation = known.deviation
-    if not 0.0 < deviation < math.inf or known.largest > abs(known.mean) + TAIL * deviation:
+    if transform_for(known.mean, known.deviation, known.largest) == "log1p":
         return DenseFeature(name=name, values="number", transform="log1p")
-    return DenseFeature(name=name, values="number", transform="standardise", mean=known.mean, deviation=deviation)
+    return DenseFeature(name=name, values="number", transform="standardise", mean=known.mean, deviation=known.deviation)
 
 
 def _read(

@@ -62,8 +62,6 @@ class DatasetFacts:
     window_rows: int = 0
     """Training rows that are no samples, but events of windows."""
     files: int = 0
-    nbytes: int = 0
-    """Bytes of all files."""
     settled: ParquetDataset | None = None
     """The data set with all that was found from its files, if it has files."""
     warnings: tuple[str, ...] = ()
@@ -116,7 +114,6 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         unused_rows=sum(group.rows for group in contents.groups) - known_rows,
         window_rows=window_rows,
         files=len(contents.files),
-        nbytes=nbytes,
         dense=contents.settled.dense_width,
         sparse=contents.settled.sparse,
         tasks=len(dataset.labels),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,6 +97,12 @@ class Location:
             return False
         return not _WILDCARDS.isdisjoint(self.path) and (self.uri is not None or not os.path.lexists(self.path))
 
+    @property
+    def folder(self) -> str:
+        """The path, up to the first part with a wildcard."""
+        parts = takewhile(_WILDCARDS.isdisjoint, self.path.split("/")) if self.is_pattern else [self.path]
+        return "/".join(parts)
+
 
 def locate(path: str, key: str = "dataset.path") -> Location:
     """Find the file system of a path, a URI, `builtin:NAME` or a table; raises DataError, naming `key`, for others."""
@@ -166,15 +173,8 @@ def without_rows(kind: Format) -> str:
 
 def _reached(location: Location) -> Location:
     """Return the location once its store has answered at all; raises DataError if it does not answer in time."""
-    folder = (
-        location.path if not location.is_pattern else location.path[: _first_wildcard(location.path)].rpartition("/")[0]
-    )
-    ask(str(location.uri), partial(location.filesystem.get_file_info, folder))
+    ask(str(location.uri), partial(location.filesystem.get_file_info, location.folder))
     return location
-
-
-def _first_wildcard(path: str) -> int:
-    return next(at for at, letter in enumerate(path) if letter in _WILDCARDS)
 
 
 def _listed(location: Location) -> Listing:
@@ -271,8 +271,7 @@ def _builtin(name: str) -> Path:
 
 def _matches(location: Location) -> Iterable[Any]:
     parts = location.path.split("/")
-    first = next(i for i, part in enumerate(parts) if not _WILDCARDS.isdisjoint(part))
-    for info in _listing(location.filesystem, "/".join(parts[:first]) or "/"):
+    for info in _listing(location.filesystem, location.folder or "/"):
         parts_of_path = info.path.split("/")
         if (
             len(parts_of_path) == len(parts)
