@@ -14,8 +14,8 @@ from rich.table import Column
 
 from persia_cli.commands.options import OUTPUT
 from persia_cli.commands.screen import LABEL_WIDTH, clock, err, fitting, labelled, paragraph, say, size
+from persia_cli.data.read.cache import cache_folder
 from persia_cli.data.read.converted import Progress as ConversionProgress
-from persia_cli.data.read.converted import cache_folder
 from persia_cli.disk import is_full
 from persia_cli.errors import count
 from persia_cli.jobs.reporter import Reporter

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.data.read.converted import CACHE
+from persia_cli.data.read.cache import CACHE
 
 
 @pytest.fixture

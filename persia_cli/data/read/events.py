@@ -16,14 +16,13 @@ An event has a user, a time and all ids: a null is nothing that a model can pred
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
-from os import utime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -33,13 +32,12 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import Label, SparseFeature
 from persia_cli.config.schema.histories import History
 from persia_cli.data.read.arrow_types import UnusableValueError
-from persia_cli.data.read.converted import EVENTS, PREFIX, building, cache_folder, lock, not_written, remove_unused
+from persia_cli.data.read.cache import PREFIX, cache_folder, use
 from persia_cli.data.read.decode import decode_ids, decode_labels
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.row_groups import GroupedRows, RowGroup
 from persia_cli.data.read.times import remedy, time_integers
 from persia_cli.data.read.values import id_values
-from persia_cli.disk import rename
 from persia_cli.errors import DataError
 from persia_cli.kernels.rows.splitmix import mix64
 
@@ -152,27 +150,15 @@ def event_store(
     digest = sha256(repr((rules, list(folders.values()), contents)).encode()).hexdigest()
     versions = {group.path: group.version for group in rows.groups}
     name = sha256(repr((digest, versions, rows.filesystem.type_name)).encode()).hexdigest()[:40]
-    path = cache_folder() / f"{PREFIX}{name}{EVENTS}"
-    if not lock(path):
-        remove_unused(path.parent)
-        try:
-            with building(path) as is_missing:
-                if is_missing:
-                    _make(history, columns, label, rows, path)
-                lock(path)
-        except OSError as error:
-            raise not_written("events are sorted", path.parent, error) from error
-    with suppress(OSError):  # the cache of another user works as well
-        utime(path)
+    path = cache_folder() / f"{PREFIX}{name}.events"
+    use(path, partial(_make, history, columns, label, rows), "events are sorted")
     firsts = {(group.content, group.number): group.first_row for group in rows.groups}
     return _mapped(path, digest, firsts)
 
 
 def _make(
-    history: History, columns: Sequence[SparseFeature], label: Label | None, rows: GroupedRows, path: Path
+    history: History, columns: Sequence[SparseFeature], label: Label | None, rows: GroupedRows, part: Path
 ) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{PREFIX}{uuid4().hex}.part")
     total = sum(group.rows for group in rows.groups)
     record = np.dtype([("user", "<u8"), ("time", "<i8"), ("place", "<i8"), ("ids", "<u8", (len(columns),))])
     bits = min(total * record.itemsize // _PARTITION_BYTES, _MOST_PARTITIONS - 1).bit_length()
@@ -187,17 +173,15 @@ def _make(
                 f"no event has all of {names}{positive}, so all histories would be empty; correct user, time and "
                 "columns in dataset.histories"
             )
-        part.touch(exist_ok=False)  # for all who share the cache, as far as the umask allows it
         users, sizes = _sort(partitions, np.memmap(part, np.int64, "r+", shape=(2 + len(columns), kept)), record)
         with part.open("ab") as file:
             users.tofile(file)
             np.append(0, np.cumsum(sizes)).astype(np.int64).tofile(file)
             described = msgspec.json.encode(EventCounts(kept, users.size, len(columns), **left_out))
             file.write(described + len(described).to_bytes(8, "little"))
-        rename(part, path)
     finally:
-        for file_left in (part, *partitions):
-            file_left.unlink(missing_ok=True)
+        for partition in partitions:
+            partition.unlink(missing_ok=True)
 
 
 def _records(

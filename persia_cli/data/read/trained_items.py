@@ -4,10 +4,8 @@ They are found in one pass. Those of many rows are kept in a cache, by the conte
 make ids of it, so that one loader of a machine finds them for all.
 """
 
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +15,10 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.data.read.converted import PREFIX, UNUSED_DAYS, building, cache_folder
+from persia_cli.data.read.cache import PREFIX, cache_folder, use
 from persia_cli.data.read.ids import NULL_ID
 from persia_cli.data.read.source import Source, open_source, uses_stand_in
-from persia_cli.disk import replacing
-from persia_cli.errors import PersiaError
+from persia_cli.errors import DataError
 from persia_cli.metric import Link
 
 _VERSION = 1
@@ -65,17 +62,18 @@ def trained_items(
             return _count(source, numbers, progress)
         about = (_VERSION, source.train_data, dataset.model_dump_json())
         path = cache_folder().with_name("items") / f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.npy"
-        return _cached(path) or _count_once(path, source, numbers, progress)
+
+        def make(part: Path) -> None:
+            with part.open("wb") as file:
+                np.save(file, np.stack(_count(source, numbers, progress)))
+
+        # Without a cache that can be written and read, each process counts.
+        with suppress(DataError, OSError, ValueError, EOFError):
+            use(path, make, "items are counted", progress)
+            return TrainedItems(*np.load(path, mmap_mode="r"))
+        return _count(source, numbers, progress)
     finally:
         source.close()
-
-
-def _count_once(path: Path, source: Source, numbers: Sequence[int], progress: Callable[[], None]) -> TrainedItems:
-    """Return the items and keep them, unless another process has done so meanwhile."""
-    with ExitStack() as stack:
-        with suppress(OSError):  # a cache that cannot be written: each process counts
-            stack.enter_context(building(path, waiting=progress))
-        return _cached(path) or _keep(path, _count(source, numbers, progress))
 
 
 def _count(source: Source, numbers: Sequence[int], progress: Callable[[], None]) -> TrainedItems:
@@ -100,25 +98,3 @@ def _merged(found: TrainedItems, waiting: Sequence[NDArray[np.uint64]]) -> Train
     sums[places[: found.ids.size]] = found.counts
     sums[places[found.ids.size :]] += counts.astype(np.uint64)
     return TrainedItems(ids, sums)
-
-
-def _cached(path: Path) -> TrainedItems | None:
-    """Return the items of a cached file, mapped, so that the loaders of a machine share it; None without one."""
-    try:
-        items = TrainedItems(*np.load(path, mmap_mode="r"))
-        os.utime(path)
-    except (OSError, ValueError, TypeError, EOFError):  # missing, another's, or damaged: it is made again
-        return None
-    return items
-
-
-def _keep(path: Path, items: TrainedItems) -> TrainedItems:
-    """Write items to the cache, if it can be written, and remove files that were not used for long; return them."""
-    with suppress(OSError, PersiaError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.glob(f"{PREFIX}*"):
-            if time.time() - old.stat().st_mtime > 86_400 * UNUSED_DAYS:
-                old.unlink()
-        with replacing(path) as part, part.open("wb") as file:
-            np.save(file, np.stack(items))
-    return items

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.data.read.converted import building
+from persia_cli.data.read.cache import building
 from persia_cli.errors import DataError
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema import ParquetDataset, PredictSplit
 from persia_cli.data.read import events as event_module
-from persia_cli.data.read.converted import CACHE
+from persia_cli.data.read.cache import CACHE
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
 from persia_cli.errors import DataError

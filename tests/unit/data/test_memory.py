@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.data.read.converted import CACHE
+from persia_cli.data.read.cache import CACHE
 from tests.support.peak import PRINT_PEAK_KIB
 
 PROGRAM = f"""\

@@ -243,15 +243,13 @@ def test_only_unused_files_of_persia_are_removed_from_the_cache(tmp_path: Path, 
             before = set(cache.glob("*"))
             other.submit(inspect, dataset(tmp_path / name)).result()
             (copies[name],) = set(cache.glob("*")) - before
-    mine = [cache / "my_raw_logs.csv", cache / "persia-mine.parquet", cache / "persia-other.parquet"]
-    for path in mine[:2]:
-        path.write_bytes(b"mine")
-    pq.write_table(pa.table({"a": [1]}), mine[2])
-    for path in (*mine, copies["unused"], copies["used"]):
+    mine = cache / "my_raw_logs.csv"
+    mine.write_bytes(b"mine")
+    for path in (mine, copies["unused"], copies["used"]):
         os.utime(path, (time.time() - months,) * 2)
     with copies["used"].open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)  # as a job does that has trained for two months
         write_csv(tmp_path / "a.csv", rows())
         inspect(dataset(tmp_path / "a.csv"))
         assert not copies["unused"].exists()
-        assert all(path.exists() for path in (copies["recent"], copies["used"], *mine))
+        assert all(path.exists() for path in (copies["recent"], copies["used"], mine))

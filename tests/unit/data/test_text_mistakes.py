@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.read.converted import CACHE
+from persia_cli.data.read.cache import CACHE
 from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
 from tests.support.samples import read
