@@ -165,7 +165,8 @@ def decode_ids(
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
     ids = _without_dropped(Ids(values, offsets_of(lengths)), column, feature)
-    lengths = _lengths_of(ids)
+    assert ids.offsets is not None
+    lengths = np.diff(ids.offsets)
     chosen = np.arange(lengths.size) if rows is None else rows
     if feature.max_length is not None:
         truncated = int(np.count_nonzero(lengths[chosen] > feature.max_length))
@@ -228,11 +229,6 @@ def _without(ids: Ids, dropped: np.uint64 | None) -> Ids:
     assert ids.offsets is not None
     kept = ids.values != dropped if dropped is not None else np.ones(ids.values.size, np.bool_)
     return Ids(ids.values[kept], np.concatenate([[0], np.cumsum(kept)])[ids.offsets])
-
-
-def _lengths_of(ids: Ids) -> NDArray[np.int64]:
-    assert ids.offsets is not None
-    return ids.offsets[1:] - ids.offsets[:-1]
 
 
 def _padding_id(column: Any, feature: SparseFeature) -> np.uint64 | None:

@@ -73,10 +73,8 @@ def refuse_absent(dataset: ParquetDataset, rows: GroupedRows) -> None:
 
     Row groups are read up to the first that has one, and only where the samples are to be trained on.
     """
-    if isinstance(dataset.split, PredictSplit | EvalSplit):
-        return
-    for label in dataset.label_rules:
-        if label.positives:
+    if not isinstance(dataset.split, PredictSplit | EvalSplit):
+        for label in (label for label in dataset.label_rules if label.positives):
             _refuse_absent(label, rows)
 
 
