@@ -12,6 +12,7 @@ from persia_cli.commands.tables import bars, columns, print_table
 from persia_cli.data.inspect.inspection import Inspection
 from persia_cli.data.inspect.profile import ColumnProfile
 from persia_cli.data.inspect.roles import Guess
+from persia_cli.data.inspect.split_rule import text_of
 from persia_cli.errors import count
 from persia_cli.plan.capacity import TableNeed
 
@@ -31,7 +32,7 @@ def show_profile(
     labelled(console, "data", f"{count(len(source.files), 'file')} at {source.path}, {size(source.nbytes)}, "
              f"{count(profile.rows, 'row')} in {count(source.row_groups, 'row group')}")  # fmt: skip
     train, evaluation = profile.split_rows["train"], profile.split_rows["eval"]
-    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.split_rule.text}"
+    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {text_of(profile.split)}"
              f"{_of_training(inspection)}")  # fmt: skip
     say(console, "")
     _show_columns(console, inspection)
@@ -49,7 +50,7 @@ def show_profile(
 
 def _of_training(inspection: Inspection) -> str:
     """Return a clause on the split of training, where it is not the compared one."""
-    if inspection.profile.split_rule.split is not None:
+    if inspection.profile.split is not None:
         return ""
     split = yaml.safe_load(inspection.suggestion)["split"]
     return f"; training splits by {yaml.safe_dump(split, default_flow_style=True, sort_keys=False, width=1000).strip()}"

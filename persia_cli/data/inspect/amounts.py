@@ -104,9 +104,7 @@ class Amount:
     """True if the column has the name of an amount."""
 
 
-def amounts_of(
-    queries: Queries, columns: list[ColumnProfile], split: str, label: tuple[str, str] | None
-) -> dict[str, Amount]:
+def amounts_of(queries: Queries, columns: list[ColumnProfile], label: tuple[str, str] | None) -> dict[str, Amount]:
     """Return the uses of columns of whole numbers, by a sample of their rows.
 
     `label` is the column of the label, and SQL that makes a number of its value `y`.
@@ -116,7 +114,7 @@ def amounts_of(
         part = {f"c{number}": column for number, column in enumerate(columns[start : start + AT_ONCE])}
         selected = {column.name: short for short, column in part.items()}
         named = {short: column.name for short, column in part.items()} | ({"y": label[0]} if label else {})
-        queries.select(named, split, list(named))
+        queries.select(named, list(named))
         for name, short in selected.items():
             if (values := _values(queries, short, label and label[1])) is not None:
                 amounts[name] = amount(name, values)

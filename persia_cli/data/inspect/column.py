@@ -28,7 +28,7 @@ Statistics = dict[str, Any]
 
 
 def profile_columns(
-    queries: Queries, split: str, separators: Mapping[str, str], progress: Progress
+    queries: Queries, separators: Mapping[str, str], progress: Progress
 ) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
     """Return the rows of each split and a profile of each column, in bounded memory.
 
@@ -44,7 +44,7 @@ def profile_columns(
     for start in range(0, len(columns), AT_ONCE):
         part = columns[start : start + AT_ONCE]
         sampled = [column.sql for column in part if column.kind not in ("other", "vector")]
-        queries.select({column.sql: column.name for column in part}, split, sampled)
+        queries.select({column.sql: column.name for column in part}, sampled)
         statistics: list[dict[int | None, Statistics]] = [{0: {}, 1: {}} for _ in part]
         for split_number, rows, *by_column in queries.run(
             f"SELECT split, count(*), {', '.join(column.statistics_sql for column in part)} FROM data "
@@ -63,7 +63,7 @@ def profile_columns(
 def distinct_together(queries: Queries, names: Mapping[str, str | None]) -> int:
     """Return the number of distinct ids of several columns, each with what divides the ids in its texts."""
     columns = [_Column(queries, name, f"c{number}", None) for number, name in enumerate(names)]
-    queries.select({column.sql: column.name for column in columns}, "0", [])
+    queries.select({column.sql: column.name for column in columns}, [])
     for column, separator in zip(columns, names.values(), strict=True):
         if separator is not None:
             column.divide(separator)

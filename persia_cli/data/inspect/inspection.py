@@ -22,7 +22,7 @@ from persia_cli.data.inspect.leaks import Leak, leaks_of
 from persia_cli.data.inspect.profile import DatasetProfile
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.inspect.roles import WRITTEN, Guess, name_of_buckets, roles_of
-from persia_cli.data.inspect.split_rule import split_rule_of
+from persia_cli.data.inspect.split_rule import split_of, sql_of
 from persia_cli.data.inspect.suggestion import suggest_dataset
 from persia_cli.data.read import facts
 from persia_cli.data.read.converted import Progress as Converting
@@ -70,12 +70,13 @@ def inspect_data(
     form = form or (known.csv if known else CsvFormat())
     source = open_files(path, form, converting, wanted)
     with closing(Queries(source)) as queries:
-        split_rule = split_rule_of(queries, known.split if known else None)
+        split = split_of(queries, known.split if known else None)
+        queries.split = sql_of(split, queries)
         separators = (
             {feature.column_name: feature.separator for feature in known.sparse if feature.separator} if known else {}
         )
-        columns = profile_columns(queries, split_rule.sql(queries), separators, progress)
-        profile = DatasetProfile(source, split_rule, *columns)
+        columns = profile_columns(queries, separators, progress)
+        profile = DatasetProfile(source, split, *columns)
         if known is None and source.format == "csv" and (nulls := sorted(_null_markers(profile) - {*form.nulls})):
             form = source.form.model_copy(update={"nulls": (*source.form.nulls, *nulls)})
             return inspect_data(path, progress, form, converting, wanted, folder)
@@ -129,7 +130,7 @@ def _leaks(queries: Queries, profile: DatasetProfile, label: Label, roles: dict[
         for name, column in profile.columns.items()
         if name != label.name and (roles[name].role in used or column.kind == "time" or column.hints.time)
     ]
-    return leaks_of(queries, profile, label, profile.split_rule.sql(queries), names)
+    return leaks_of(queries, profile, label, names)
 
 
 def _with_leak(guess: Guess, leak: Leak) -> Guess:

@@ -86,7 +86,7 @@ def entry_of(label: Label) -> str | dict[str, Any]:
 
 def candidates_of(profile: DatasetProfile) -> list[Candidate]:
     """Return the columns that may be the label, the most likely first."""
-    split = profile.split_rule.split
+    split = profile.split
     names = [name for name in profile.columns if not (isinstance(split, ColumnSplit) and name == split.column)]
     first = next((name for name in names if not _numbers_rows(profile.columns[name])), None)
     places = {first: (1, "the first column")} | dict.fromkeys(names[-1:], (2, "the last column"))

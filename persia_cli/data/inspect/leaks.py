@@ -39,17 +39,15 @@ class Leak:
         return f"{finding}: use it only if it is known before the label"
 
 
-def leaks_of(
-    queries: Queries, profile: DatasetProfile, label: Label, split: str, names: Sequence[str]
-) -> dict[str, Leak]:
-    """Return those of the columns `names` that stand out, in bounded memory; `split` is SQL for the split of a row."""
+def leaks_of(queries: Queries, profile: DatasetProfile, label: Label, names: Sequence[str]) -> dict[str, Leak]:
+    """Return those of the columns `names` that stand out, in bounded memory."""
     leaks = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
         columns = {"y": label.name} | {f"c{number}": name for number, name in enumerate(part)}
         measured = [sql for number, name in enumerate(part) for sql in _measured(profile.columns[name], number)]
         is_positive = positive_sql(label, profile.columns[label.name].kind == "text")
-        queries.select(columns, split, [f"{is_positive} AS positive", "hash(row) % 2 = 0 AS half", *measured])
+        queries.select(columns, [f"{is_positive} AS positive", "hash(row) % 2 = 0 AS half", *measured])
         rows = queries.arrays("SELECT * FROM sample")
         positive = rows["positive"]
         if min(positive.sum(), (~positive).sum()) < LEAST_ROWS:

@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 
 from persia_cli.config.schema.features import TimePart
+from persia_cli.config.schema.split import Split
 from persia_cli.control.position import SplitName
 from persia_cli.data.inspect.files import SourceFiles
-from persia_cli.data.inspect.split_rule import SplitRule
 
 Kind = Literal["number", "integer", "list", "vector", "text", "time", "other"]
 """The kind of a column's values: numbers with a fraction, integers, lists of integers or text, lists of numbers with a
@@ -119,7 +119,8 @@ class DatasetProfile:
     """Statistics of a data set."""
 
     source: SourceFiles
-    split_rule: SplitRule
+    split: Split | None
+    """The rule that splits rows; None for the last fifth."""
     split_rows: dict[SplitName, int]
     columns: dict[str, ColumnProfile]
 

@@ -62,6 +62,8 @@ class Queries:
         self._is_local = isinstance(source.filesystem, LocalFileSystem)
         if not self._is_local:
             self._database.register_filesystem(_Store(source.filesystem, source.files))
+        self.split = "0"
+        """SQL of `tables` for 0 where a row trains, 1 where it evaluates, and else NULL."""
         self._columns: dict[str, str] = {}
         self.tables = self._tables()
         """SQL of all rows, to stand after FROM."""
@@ -80,17 +82,16 @@ class Queries:
             raise DataError(f"{self.source.path}: there is no column {name}; correct the split in dataset.yaml")
         return self._columns[name]
 
-    def select(self, columns: Mapping[str, str], split: str, sampled: Sequence[str]) -> None:
+    def select(self, columns: Mapping[str, str], sampled: Sequence[str]) -> None:
         """Make the view `data` of columns, from the names that queries are to give them to those of the files.
 
-        `split` is SQL of `tables` for 0 where a row trains, 1 where it evaluates, and else NULL; the latter rows are
-        left out. The table `sample` has the rows of `data` that a hash of their number picks, the same each time, with
-        the columns, or SQL of them, that `sampled` lists.
+        Rows of no split are left out. The table `sample` has the rows of `data` that a hash of their number picks, the
+        same each time, with the columns, or SQL of them, that `sampled` lists.
         """
         named = ", ".join(f"{self.column(name)} AS {short}" for short, name in columns.items())
         self.run(
             "CREATE OR REPLACE TEMP VIEW data AS SELECT * FROM "
-            f"(SELECT {split} AS split, {ROW} AS row, {named} FROM {self.tables}) WHERE split IS NOT NULL"
+            f"(SELECT {self.split} AS split, {ROW} AS row, {named} FROM {self.tables}) WHERE split IS NOT NULL"
         )
         most = min(2**64 - 1, 2**64 * SAMPLED_ROWS // self.total)
         self.run(

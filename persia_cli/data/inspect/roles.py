@@ -82,7 +82,7 @@ def _amounts(profile: DatasetProfile, labels: dict[str, Guess], queries: Queries
         for column in profile.columns.values()
         if column.name not in labels and column.numbers and column.numbers.is_whole and not column.numbers.is_binary
     ]
-    return amounts_of(queries, columns, profile.split_rule.sql(queries), label)
+    return amounts_of(queries, columns, label)
 
 
 def name_of_buckets(name: str, columns: Collection[str]) -> str:
@@ -126,7 +126,7 @@ def _other_labels(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[st
 
 
 def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:
-    split, numbers = profile.split_rule.split, column.numbers
+    split, numbers = profile.split, column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
     has_two = (numbers and numbers.is_binary) or (column.kind == "text" and column.distinct == 2)

@@ -1,6 +1,5 @@
 """The rule that splits rows into training and evaluation, found from files and columns if the user gives none."""
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import pyarrow as pa
@@ -19,50 +18,47 @@ EVALUATING = ("eval", "valid", "val", "test")
 """Usual beginnings of evaluation files and values, the most likely first; those of training begin with `train`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitRule:
-    """The rule that splits rows; `split` is None if nothing defines one, then the last fifth counts as evaluation."""
+def split_of(queries: Queries, split: Split | None) -> Split | None:
+    """Return the rule of `split`; without it that of the columns' values, or else of the files' names.
 
-    split: Split | None
-
-    @property
-    def text(self) -> str:
-        """The rule, for people."""
-        match self.split:
-            case None:
-                return "the last fifth, for the comparison below"
-            case ColumnSplit(column=column, eval=values):
-                return f"where column {column} is {values}"
-            case FileSplit(eval=patterns):
-                return f"files {', '.join(patterns)}"
-            case EverySplit(n=n, offset=offset):
-                return f"every {n}th row, from row {offset} on"
-            case _:
-                return "all rows evaluate"
-
-    def sql(self, queries: Queries) -> str:
-        """Return SQL for 0 where a row trains, 1 where it evaluates, and NULL where it does neither."""
-        match self.split:
-            case None:
-                return f"CASE WHEN {ROW} < {queries.total * 4 // 5} THEN 0 ELSE 1 END"
-            case ColumnSplit():
-                evaluates = _is_one_of(queries, self.split, "eval")
-                trains = "true" if self.split.train is None else _is_one_of(queries, self.split, "train")
-                return f"CASE WHEN {evaluates} THEN 1 WHEN {trains} THEN 0 END"
-            case FileSplit():
-                numbers = [_numbers_of(queries.source, patterns) for patterns in (self.split.eval, self.split.train)]
-                return f"CASE WHEN file IN ({numbers[0]}) THEN 1 WHEN file IN ({numbers[1]}) THEN 0 END"
-            case EverySplit(n=n, offset=offset):
-                return f"CASE WHEN ({ROW} - {offset}) % {n} = 0 THEN 1 ELSE 0 END"
-            case _:
-                return "1"
-
-
-def split_rule_of(queries: Queries, split: Split | None) -> SplitRule:
-    """Return the rule of `split`; without it that of the columns' values, or else of the files' names."""
+    None if nothing defines one, or SQL cannot express it; then the last fifth counts as evaluation.
+    """
     if isinstance(split, TimeSplit | HashSplit | LastSplit):
-        return SplitRule(None)  # SQL does not show it
-    return SplitRule(split or _by_column(queries) or _by_name(queries.source))
+        return None
+    return split or _by_column(queries) or _by_name(queries.source)
+
+
+def text_of(split: Split | None) -> str:
+    """Return the rule, for people."""
+    match split:
+        case None:
+            return "the last fifth, for the comparison below"
+        case ColumnSplit(column=column, eval=values):
+            return f"where column {column} is {values}"
+        case FileSplit(eval=patterns):
+            return f"files {', '.join(patterns)}"
+        case EverySplit(n=n, offset=offset):
+            return f"every {n}th row, from row {offset} on"
+        case _:
+            return "all rows evaluate"
+
+
+def sql_of(split: Split | None, queries: Queries) -> str:
+    """Return SQL for 0 where a row trains, 1 where it evaluates, and NULL where it does neither."""
+    match split:
+        case None:
+            return f"CASE WHEN {ROW} < {queries.total * 4 // 5} THEN 0 ELSE 1 END"
+        case ColumnSplit():
+            evaluates = _is_one_of(queries, split, "eval")
+            trains = "true" if split.train is None else _is_one_of(queries, split, "train")
+            return f"CASE WHEN {evaluates} THEN 1 WHEN {trains} THEN 0 END"
+        case FileSplit():
+            numbers = [_numbers_of(queries.source, patterns) for patterns in (split.eval, split.train)]
+            return f"CASE WHEN file IN ({numbers[0]}) THEN 1 WHEN file IN ({numbers[1]}) THEN 0 END"
+        case EverySplit(n=n, offset=offset):
+            return f"CASE WHEN ({ROW} - {offset}) % {n} = 0 THEN 1 ELSE 0 END"
+        case _:
+            return "1"
 
 
 def _is_one_of(queries: Queries, split: ColumnSplit, name: SplitName) -> str:

@@ -162,7 +162,7 @@ def _doubt(time: TimeHint) -> str:
 
 def _split(profile: DatasetProfile, times: dict[str, TimeHint]) -> list[str]:
     """Return the lines of the split: the marked one, else by time, else by chance."""
-    split = profile.split_rule.split
+    split = profile.split
     if isinstance(split, ColumnSplit | FileSplit):
         return [f"split: {_flow(split.model_dump(mode='json', exclude_defaults=True))}"]
     able = [name for name, time in times.items() if time.divides and profile.columns[name].is_complete]
