@@ -11,7 +11,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.inspect.hints import filler_of, numeric_hints, text_hints, time_hint_of
 from persia_cli.data.inspect.profile import ColumnProfile, Hints, Kind, LengthStatistics, NumberStatistics
 from persia_cli.data.inspect.queries import Queries
-from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
+from persia_cli.data.read.arrow_types import NUMBERS, class_of, is_list, is_text, plain_type
 
 TOP = 5
 """Most frequent ids that are reported for a column."""
@@ -76,7 +76,7 @@ def kind_of(arrow_type: Any) -> Kind:
     plain = plain_type(arrow_type)
     if pa.types.is_integer(plain):
         return "integer"
-    if is_number(plain):
+    if class_of(plain) in NUMBERS:
         return "number"
     if is_list(plain) and class_of(plain.value_type) in ("integer", "text"):
         return "list"

@@ -87,8 +87,3 @@ def is_text(kind: Any) -> bool:
         or types.is_binary_view(kind)
         or types.is_fixed_size_binary(kind)
     )
-
-
-def is_number(kind: Any) -> bool:
-    """Return True if an Arrow type holds one number per value."""
-    return class_of(kind) in NUMBERS

@@ -142,7 +142,9 @@ def list_files(location: Location) -> Listing:
     if location.members is not None:
         return Listing(location.members)
     if location.uri is not None:
-        return ask(location.uri, partial(_listed, _reached(location)), LISTING_DEADLINE_S)
+        # A store that does not answer at all is known sooner than a listing can take.
+        ask(location.uri, partial(location.filesystem.get_file_info, location.folder))
+        return ask(location.uri, partial(_listed, location), LISTING_DEADLINE_S)
     return _listed(location)
 
 
@@ -169,12 +171,6 @@ def without_rows(kind: Format) -> str:
     if kind == "csv":
         return "the files hold a header alone, and no rows; give files with rows"
     return "the files hold no rows; prepare them again"
-
-
-def _reached(location: Location) -> Location:
-    """Return the location once its store has answered at all; raises DataError if it does not answer in time."""
-    ask(str(location.uri), partial(location.filesystem.get_file_info, location.folder))
-    return location
 
 
 def _listed(location: Location) -> Listing:
@@ -251,11 +247,6 @@ def locate_all(paths: Sequence[str]) -> tuple[Location, ...]:
         if not location.filesystem.equals(places[0].filesystem):
             raise DataError(f"dataset.path: {paths[0]} and {path} are on different file systems; copy one to the other")
     return places
-
-
-def find_all(places: Iterable[Location]) -> tuple[DataFile, ...]:
-    """Return the data files of several locations, in the order of the locations and then by path, each file once."""
-    return tuple({file.path: file for location in places for file in find_files(location)}.values())
 
 
 def _builtin(name: str) -> Path:

@@ -30,11 +30,6 @@ class ListTimes(NamedTuple):
     asked: NDArray[np.uint64]
 
 
-def unit_of(feature: DenseFeature) -> int:
-    """Return the number of a time's units that an input counts: of microseconds, those of a second."""
-    return _SECOND if feature.values == "time" else 1
-
-
 def gaps(moments: ListTimes, feature: DenseFeature) -> NDArray[np.float32]:
     """Return the gaps of the newest elements of each list, in their order, float32 [n, width]; then zeros."""
     assert feature.width is not None
@@ -47,7 +42,7 @@ def gaps(moments: ListTimes, feature: DenseFeature) -> NDArray[np.float32]:
     place = np.arange(sample.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     entry = np.repeat(stops - lengths, lengths) + place
     found = np.zeros((lengths.size, feature.width), np.float32)
-    found[sample, place] = (following - times)[entry] / unit_of(feature)
+    found[sample, place] = (following - times)[entry] / (_SECOND if feature.values == "time" else 1)
     return found
 
 

@@ -26,7 +26,7 @@ from persia_cli.data.read.columns import (
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
 from persia_cli.data.read.dense_transforms import far_vectors, fit, is_fitted, rescaled, scale_of, without_none
-from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
+from persia_cli.data.read.files import DataFile, Format, format_of, locate_all, without_rows
 from persia_cli.data.read.histories import Histories, open_histories, windows, without_ready
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.read.members import Members, members_of
@@ -380,11 +380,6 @@ def _with_windows(selector: Selector, histories: Histories, rows: GroupedRows) -
         return selector
     name = dataset.samples.of
     return Selector(selector.split, windows(all_parts(selector, rows), rows.groups, histories, name))
-
-
-def is_absent(dataset: ParquetDataset) -> bool:
-    """Return True if no data file exists at the data set's paths."""
-    return not find_all(locate_all(dataset.paths))
 
 
 def no_parquet(file: DataFile, error: Exception) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.files import find_files, locate_all
 from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.data.read.parquet import ParquetSource
-from persia_cli.data.read.scan import ParquetScan, is_absent, scan
+from persia_cli.data.read.scan import ParquetScan, scan
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.metric import Link
 
@@ -79,7 +80,7 @@ def scanned(dataset: ParquetDataset | GeneratedDataset) -> ParquetScan | None:
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:
     """Return True if the files are missing and the data set has a generator of samples in their place."""
-    return dataset.generator is not None and is_absent(dataset)
+    return dataset.generator is not None and not any(map(find_files, locate_all(dataset.paths)))
 
 
 class Ring:

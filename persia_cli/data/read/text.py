@@ -63,7 +63,7 @@ class Layout:
 
 
 def unnoticed(nbytes: int) -> None:
-    """Ignore the progress."""
+    """Ignore the progress; what is found of files is pickled with this."""
 
 
 @dataclass(frozen=True)
