@@ -58,49 +58,32 @@ def _of_training(inspection: Inspection) -> str:
 
 def as_object(inspection: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:
     """Return all statistics for JSON."""
-    data, *others = _lines(inspection, needs)
-    objects: dict[str, Any] = {"column": {}, "split": {}, "table": {}}
-    for figures in others:
-        (kind, name), *rest = figures.items()
-        objects[kind][name] = dict(rest)
-    for name, column in inspection.profile.columns.items():
-        lengths = column.lengths.counts if column.lengths else None
-        objects["column"][name] |= {"top": dict(column.top), "length_counts": lengths}
-    named = {"columns": objects["column"], "splits": objects["split"], "tables": objects["table"]}
-    return data | named | {"suggestion": inspection.suggestion}
-
-
-def _lines(inspection: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, Any]]:
     profile, source = inspection.profile, inspection.profile.source
-    data = {
+    labels = [name for name, guess in inspection.roles.items() if guess.role == "label"]
+    return {
         "data": source.path,
         "files": len(source.files),
         "bytes": source.nbytes,
         "rows": profile.rows,
         "row_groups": source.row_groups,
+        "columns": {name: _column(inspection, column) for name, column in profile.columns.items()},
+        "splits": {
+            split: {"rows": rows, **{f"{name}_rate": profile.columns[name].means.get(split) for name in labels}}
+            for split, rows in profile.split_rows.items()
+        },
+        "tables": {
+            name: {"rows": need.rows, "bytes": need.nbytes}
+            | ({} if need.fitting is None else {"fitting": need.fitting})
+            for name, need in needs.items()
+        },
+        "suggestion": inspection.suggestion,
     }
-    splits = [
-        {"split": name, "rows": rows}
-        | {f"{label}_rate": profile.columns[label].means.get(name) for label in _labels(inspection)}
-        for name, rows in profile.split_rows.items()
-    ]
-    tables = [
-        {"table": name, "rows": need.rows, "bytes": need.nbytes}
-        | ({} if need.fitting is None else {"fitting": need.fitting})
-        for name, need in needs.items()
-    ]
-    return [data, *splits, *(_column(inspection, column) for column in profile.columns.values()), *tables]
-
-
-def _labels(inspection: Inspection) -> list[str]:
-    return [name for name, guess in inspection.roles.items() if guess.role == "label"]
 
 
 def _column(inspection: Inspection, column: ColumnProfile) -> dict[str, Any]:
     guess, lengths = inspection.roles[column.name], column.lengths
     numbers = column.numbers if _is_numeric(column, guess) else None
     return {
-        "column": column.name,
         "type": column.type,
         "role": guess.role,
         "reason": guess.reason or None,
@@ -120,6 +103,8 @@ def _column(inspection: Inspection, column: ColumnProfile) -> dict[str, Any]:
         "length_max": lengths.greatest if lengths else None,
         "unseen_ids": column.unseen_ids,
         "unseen_lookups": column.unseen_lookups,
+        "top": dict(column.top),
+        "length_counts": lengths.counts if lengths else None,
     }
 
 
