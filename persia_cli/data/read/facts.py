@@ -95,14 +95,14 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
     test_rows, window_rows = contents.split_rows.test, contents.split_rows.in_window
     known_rows = train_rows + eval_rows + test_rows + window_rows
     nbytes = sum(file.nbytes for file in contents.files)
-    plural = "s" if len(contents.files) > 1 else ""
-    text = f"{len(contents.files)} {NOUNS[contents.format]} file{plural} at {contents.settled.place}, {_size(nbytes)}"
+    files = count(len(contents.files), f"{NOUNS[contents.format]} file")
+    text = f"{files} at {contents.settled.place}, {_size(nbytes)}"
     if dataset.follow is not None:
         text = (
             f"files that come to {dataset.place}; the first, {contents.files[0].name}, has {count(train_rows, 'row')}"
         )
     if contents.unread:
-        text += f", {contents.unread} unreadable row{'s' if contents.unread > 1 else ''} left out"
+        text += f", {count(contents.unread, 'unreadable row')} left out"
     text += "".join(_events(name, store) for name, store in contents.histories.stores.items())
     if (shares := _null_shares(contents.nulls, sum(group.rows for group in contents.groups))) is not None:
         text += f", {shares}"
@@ -228,7 +228,7 @@ def _null_shares(nulls: Counter[str], rows: int) -> str | None:
         return None
     shown = ", ".join(f"{name} {_percent(count / rows)}" for name, count in some[:_SHOWN_NULLS])
     more = len(some) - _SHOWN_NULLS
-    return f"nulls in {shown}" + (f" and {more} more column{'s' if more > 1 else ''}" if more > 0 else "")
+    return f"nulls in {shown}" + (f" and {count(more, 'more column')}" if more > 0 else "")
 
 
 def _percent(share: float) -> str:

@@ -128,7 +128,7 @@ class _Findings:
         lines = list(self.problems)
         for text, paths in self.by_file.items():
             more = len(paths) - 1
-            also = f" and {more} more file{'s' if more > 1 else ''}" if more else ""
+            also = f" and {count(more, 'more file')}" if more else ""
             lines.append(f"{paths[0]}{also}: {text}")
         if lines:
             raise DataError("\n".join(lines))
@@ -429,7 +429,7 @@ def _allow(unread: dict[str, BadRows], most: int) -> None:
         return
     first = "\n".join(f"  {path} {row}" for path, rows in unread.items() for row in rows.found[:_SHOWN])
     raise DataError(
-        f"{total} row{'s' if total > 1 else ''} cannot be read, and dataset.max_bad_rows={most} may be left out; "
+        f"{count(total, 'row')} cannot be read, and dataset.max_bad_rows={most} may be left out; "
         f"correct them or give a higher limit; the first:\n{first}"
     )
 
