@@ -29,7 +29,7 @@ from persia_cli.kernels.batch.pool import (
 )
 from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.store.wire_rows import decode_into
+from persia_cli.store.wire_rows import decode_into, decode_rows
 from persia_cli.training.device import Copier
 from persia_cli.training.inputs import GroupShape, Samples, cut_ids, cut_samples, entries_of
 from persia_cli.training.next_item import NextItems, NextItemStaging
@@ -57,7 +57,11 @@ class Pooling:
         """Position, name and length of each sequence feature."""
 
     def leaf(self, group: GroupRows) -> torch.Tensor:
-        """Decode the servers' rows into a new float32 [U, dim] tensor on the device of the network."""
+        """Decode the servers' rows to a float32 [U, dim] tensor on the device of the network; nothing writes to it."""
+        if self._copier.device.type == "cpu" and self._wire == "float32" and len(group.rows) == 1:
+            (block,) = group.rows
+            if block.flags.writeable:  # torch has no tensors that are not
+                return torch.from_numpy(decode_rows(block, self.dim, self._wire))
         leaf = self._copier.buffer((sum(map(len, group.rows)), self.dim), torch.float32)
         decode_into(group.rows, self.dim, self._wire, leaf.numpy())
         return self._copier.send(leaf)
@@ -136,8 +140,7 @@ class _Pool(torch.autograd.Function):
         gradients: NDArray[np.float32] = pooling.empty((ctx.unique, pooling.dim), np.float32)
         gradients[...] = 0.0
         if outer[0] is not None:
-            outer_pooled = outer[0].contiguous().numpy()
-            pool_backward(outer_pooled, ctx.inverse, ctx.offsets, pooling.modes, pooling.rounds, gradients)
+            pool_backward(outer[0].numpy(), ctx.inverse, ctx.offsets, pooling.modes, pooling.rounds, gradients)
         for (feature, _, _), gradient in zip(pooling.sequences, outer[1::2], strict=True):
             if gradient is not None:
                 ids = _ids_of(feature, len(gradient), ctx.inverse, ctx.offsets)

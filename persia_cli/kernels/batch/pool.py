@@ -5,6 +5,7 @@ Rows are addressed as in `kernels.bags`.
 
 import numpy as np
 from numba import types
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from persia_cli.kernels.batch.bags import (
@@ -69,20 +70,25 @@ def pool_backward(
 ) -> None:
     """Add the gradient float32[n, C, dim] of pooled vectors to `gradients` float32[U, dim] of the unique rows.
 
-    Sums are in the order of samples, then features, then ids, so that the result depends on the batch alone. The
-    caller zeroes `gradients` first. Raises ValueError if the arrays do not fit each other.
+    Samples may be apart, as in a gradient of more columns; if the vectors of one are not contiguous, they are copied.
+    Sums are in the order of samples, then features, then ids, so that the result depends on the batch alone. The caller
+    zeroes `gradients` first. Raises ValueError if the arrays do not fit each other.
     """
     size, columns, dim = gradient.shape
     require(columns == np.count_nonzero(modes != NONE), "gradient must have one column per pooled feature")
     require(gradients.shape[1] == dim, "gradient and gradients must have the same dim")
     require(modes.size == rounds.size, "modes and rounds must have one entry per feature")
     check_bags(inverse, offsets, modes.size * size, len(gradients), rounds)
-    values = gradient.reshape(-1)
+    if not gradient[:1].flags.c_contiguous:
+        gradient = np.ascontiguousarray(gradient)
+    apart = gradient.strides[0] // gradient.itemsize
+    span = (size - 1) * apart + columns * dim if gradient.size else 0
+    values = as_strided(gradient, (span,), (gradient.itemsize,), writeable=False)
     if offsets is None:
-        _backward_single(values, inverse, modes, size, dim, flat(gradients))
+        _backward_single(values, inverse, modes, size, dim, apart, flat(gradients))
     else:
         scaled = np.empty(dim, np.float32)
-        _backward(values, inverse, offsets, modes, rounds, size, dim, scaled, flat(gradients))
+        _backward(values, inverse, offsets, modes, rounds, size, dim, apart, scaled, flat(gradients))
 
 
 def sequence_forward(
@@ -148,10 +154,12 @@ def _forward(rows, inverse, offsets, modes, rounds, size, dim, out):
             to += dim
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32), write(F32)), for_=BAGS)
-def _backward(gradient, inverse, offsets, modes, rounds, size, dim, scaled, gradients):
-    at = ZERO
+@kernel(
+    types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, U64, write(F32), write(F32)), for_=BAGS
+)
+def _backward(gradient, inverse, offsets, modes, rounds, size, dim, apart, scaled, gradients):
     for sample in range(size):
+        at = sample * apart
         for feature in range(np.uint64(modes.size)):
             mode, per_id = modes[feature], np.uint64(rounds[feature])
             if mode == NONE:
@@ -165,13 +173,14 @@ def _backward(gradient, inverse, offsets, modes, rounds, size, dim, scaled, grad
 
 
 # With one id per sample, pooling only copies rows; those of one column as numbers, which takes half the time of vectors
-# of one lane. `whole`: dim is a multiple of a vector's lanes.
+# of one lane. `whole`: dim is a multiple of a vector's lanes. `apart`: the numbers from one sample to the next.
 
 
 @kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)), for_=SINGLE)
 def _forward_single(rows, inverse, modes, size, dim, out):
+    apart = np.uint64(out.size) // max(size, ONE)
     if dim % STEP == ZERO:
-        _move_rows(True, False, rows, inverse, modes, size, dim, out)
+        _move_rows(True, False, rows, inverse, modes, size, dim, apart, out)
     elif dim == ONE:
         at = ZERO
         for sample in range(size):
@@ -180,29 +189,29 @@ def _forward_single(rows, inverse, modes, size, dim, out):
                     out[at] = rows[np.uint64(inverse[feature * size + sample])]
                     at += ONE
     else:
-        _move_rows(False, False, rows, inverse, modes, size, dim, out)
+        _move_rows(False, False, rows, inverse, modes, size, dim, apart, out)
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)), for_=SINGLE)
-def _backward_single(gradient, inverse, modes, size, dim, gradients):
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, U64, write(F32)), for_=SINGLE)
+def _backward_single(gradient, inverse, modes, size, dim, apart, gradients):
     if dim % STEP == ZERO:
-        _move_rows(True, True, gradients, inverse, modes, size, dim, gradient)
+        _move_rows(True, True, gradients, inverse, modes, size, dim, apart, gradient)
     elif dim == ONE:
-        at = ZERO
         for sample in range(size):
+            at = sample * apart
             for feature in range(np.uint64(modes.size)):
                 if modes[feature] != NONE:
                     gradients[np.uint64(inverse[feature * size + sample])] += gradient[at]
                     at += ONE
     else:
-        _move_rows(False, True, gradients, inverse, modes, size, dim, gradient)
+        _move_rows(False, True, gradients, inverse, modes, size, dim, apart, gradient)
 
 
 @inlined
-def _move_rows(whole, back, rows, inverse, modes, size, dim, vectors):
+def _move_rows(whole, back, rows, inverse, modes, size, dim, apart, vectors):
     """Copy each entry's row to its vector, or `back`: add each vector to its row."""
-    at = ZERO
     for sample in range(size):
+        at = sample * apart
         for feature in range(np.uint64(modes.size)):
             if modes[feature] == NONE:
                 continue

@@ -41,9 +41,12 @@ def test_pool_forward_and_backward_equal_the_naive_twins(drawn):
     (rows, inverse, offsets, modes, rounds, size), sent = drawn
     out = pooled(rows, inverse, sent, modes, rounds, size)
     np.testing.assert_array_equal(out, naive.pool_forward(rows, inverse, offsets, modes, rounds, size))
-    gradients = np.zeros_like(rows)
-    pool.pool_backward(out, inverse, sent, modes, rounds, gradients)
-    np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows)))
+    expected = naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows))
+    of_more_columns = np.concatenate([out, out], axis=1)[:, out.shape[1] :]
+    for gradient in (out, of_more_columns, np.asfortranarray(out)):
+        gradients = np.zeros_like(rows)
+        pool.pool_backward(gradient, inverse, sent, modes, rounds, gradients)
+        np.testing.assert_array_equal(gradients, expected)
 
 
 @given(batches(), st.integers(1, 4))
