@@ -134,19 +134,19 @@ class DenseStep:
         over ranks; `update` then changes the dense weights. Raise UserError if the loss is not finite, WireError if a
         rank is lost.
         """
-        span = partial(self._trace.span, TRAINING, what=step)
+        span, seed = partial(self._trace.span, TRAINING, what=step), self.seed_of(step)
         self.optimizer.zero_grad()
         self._network.train()
         with span("decode rows"):
             # Ranks have equally many parts, since they communicate in each; a single rank needs no empty ones.
             cuts = self.settings.parts.filled if self.world.size == 1 else self.settings.parts.cuts
-            parts = self.staging.stage_parts(samples, groups, cuts(len(samples.labels)), self.seed_of(step))
+            parts = self.staging.stage_parts(samples, groups, cuts(len(samples.labels)), seed)
         leaves = parts[0].leaves
         trained = [leaf for leaf, frozen in zip(leaves, self._frozen, strict=True) if not frozen]
         for leaf in trained:
             leaf.requires_grad_()
         with (
-            drawing_from(self.seed_of(step), self.world.device),
+            drawing_from(seed, self.world.device),
             self.world.watched(f"in the forward pass of step {step}"),
         ):
             outputs = [self._accumulate(part, samples.weight_totals, span) for part in parts[:-1]]

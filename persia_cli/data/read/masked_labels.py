@@ -13,9 +13,9 @@ def without_unknown(labels: Array, weights: Array | None) -> tuple[Array, Array 
 
     `weights` are [n], or None for ones. Both are returned unchanged if all labels are known.
     """
-    unknown = np.isnan(labels)
-    if not unknown.any():
+    if not np.isnan(labels.max(initial=0.0)):  # one pass: each releases the GIL, and then waits for it
         return labels, weights
+    unknown = np.isnan(labels)
     ones = np.ones((len(labels), 1), np.float32) if weights is None else weights[:, None]
     return np.where(unknown, labels.dtype.type(0.0), labels), np.where(unknown, ones.dtype.type(0.0), ones)
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -120,18 +121,12 @@ class Calls:
             call.argtypes, call.restype = arguments, number
             return call
 
-        move = ctypes.CDLL(None).memcpy
-        move.argtypes, move.restype = (word, word, word), word
+        move_all = mover()
         copy = function("cudaMemcpyAsync", word, word, word, number, word)
         launch = function("cudaGraphLaunch", word, word)
         record = function("cudaEventRecord", word, word)
         wait_event = function("cudaStreamWaitEvent", word, word, ctypes.c_uint)
         synchronize = function("cudaEventSynchronize", word)
-
-        @njit(nogil=True)
-        def move_all(copies: Any) -> Any:
-            for i in range(len(copies)):
-                move(copies[i, 0], copies[i, 1], copies[i, 2])
 
         @njit(nogil=True)
         def arrive(h: Any, copies: Any, nbytes: Any) -> Any:
@@ -186,6 +181,20 @@ class Calls:
     def fetch(self, handles: Handles, copies: Copies) -> None:
         """Wait for the end of a step, then copy within the host."""
         _check(self._fetch(handles[DONE], copies))
+
+
+@cache
+def mover() -> Callable[[Copies], None]:
+    """Return a function that makes copies, for compiled functions too."""
+    move, word = ctypes.CDLL(None).memcpy, ctypes.c_uint64
+    move.argtypes, move.restype = (word, word, word), word
+
+    @njit(nogil=True)
+    def move_all(copies: Any) -> Any:
+        for i in range(len(copies)):
+            move(copies[i, 0], copies[i, 1], copies[i, 2])
+
+    return move_all
 
 
 def copies_of(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Copies:

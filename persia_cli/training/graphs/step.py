@@ -159,6 +159,8 @@ class GraphedStep:
         self._weight_axes = 0
         """Number of axes of the weights of samples: 0 without weights, 2 with one for each label."""
         self._captured: CapturedGraph | None = None
+        self._shapes: tuple[list[int], dict[str, tuple[int, ...]]] = [], {}
+        """The padded shapes of its arrays: the unique rows of each group, and the others by name."""
 
     def fits(self, samples: Samples) -> bool:
         """Return True if the batch has the size of the graph."""
@@ -280,19 +282,19 @@ class GraphedStep:
 
     def _captured_for(self, arrays: Arrays, check: Callable[[], None]) -> CapturedGraph:
         """Return the graph, captured anew if the batch does not fit the present one."""
-        sizes = {name: size for inputs in self._inputs for name, size in inputs.sizes.items()}
-        fields = [
-            Field(name, array.dtype, (sizes.get(name, len(array)), *array.shape[1:])) for name, array in arrays.items()
-        ]
-        fields += [Field("numbers", np.dtype(np.float32), (NUMBERS,))]
         rows = [inputs.rows for inputs in self._inputs]
-        layouts = step_blocks(fields, rows, self._groups, self._size, arrays["labels"].shape[1])
+        sizes = {name: size for inputs in self._inputs for name, size in inputs.sizes.items()}
+        shapes = {name: (sizes.get(name, len(array)), *array.shape[1:]) for name, array in arrays.items()}
         if self._captured is not None:
-            if list(self._captured.inputs.fields.values()) == list(layouts[0].fields.values()):
+            if self._shapes == (rows, shapes):
                 return self._captured
             for _ in range(SLOTS):  # all steps have finished once all slots are free
                 self._captured.next_free(check)
             self._captured = None  # frees the memory of its graph
+        self._shapes = rows, shapes
+        fields = [Field(name, arrays[name].dtype, shape) for name, shape in shapes.items()]
+        fields += [Field("numbers", np.dtype(np.float32), (NUMBERS,))]
+        layouts = step_blocks(fields, rows, self._groups, self._size, arrays["labels"].shape[1])
         captured = CapturedGraph(self._device, *layouts)
         for views in captured.slots:
             for inputs in self._inputs:

@@ -3,6 +3,7 @@
     python -m scripts.measure overhead
     python -m scripts.measure overhead --batches 4096 --dims 16 -- cluster.data_loaders=2
     python -m scripts.measure overhead --batches 4096 --network lr
+    python -m scripts.measure overhead --batches 4096 --dims 16 --graphs
 
 The job is a real one of Criteo's shape, whose batches repeat from memory. The result is the processor time of all
 roles together. The table has each thread, numbered by its use within its process, and how often it gave up its
@@ -27,7 +28,7 @@ from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.jobs.plan import settled_run
 from scripts.measure import Given, Note
 
-NOTHING = ["model=custom", f"model.file={Path(__file__).parents[1] / 'nothing.py'}", "model.name=Nothing"]
+NOTHING = ["model=custom", f"model.file={Path(__file__).parents[1] / 'nothing.py'}"]
 RING = 16
 LEAST_MS = 0.005
 """Threads that use less of a step are left out."""
@@ -41,6 +42,7 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[512, 4096, 16384], metavar="SAMPLES")
     parser.add_argument("--dims", nargs="+", type=int, default=[1, 16, 128], metavar="DIM")
     parser.add_argument("--network", help="one of conf/model, in place of one that computes nothing")
+    parser.add_argument("--graphs", action="store_true", help="with the NN worker of a GPU, which replays graphs")
     parser.add_argument("--steps", type=int, default=200, help="steps that a turn measures; %(default)s")
     parser.set_defaults(rounds=3)
 
@@ -60,7 +62,8 @@ def measure(given: Given, note: Note) -> Iterator[Result]:
     """Measure one job after the other, each in several turns."""
     cases = [*product(given.dims, given.batches)]
     for dim, batch in cases[:1] if given.quick else cases:
-        model = [f"model={given.network}"] if given.network else [*NOTHING, f"model.dim={dim}"]
+        nothing = [*NOTHING, f"model.name={'Replayed' if given.graphs else 'Nothing'}", f"model.dim={dim}"]
+        model = [f"model={given.network}"] if given.network else nothing
         job = ["conf=criteo", "cluster=local", *model, f"train.batch_size={batch}", "optimizer=adagrad"]
         run, steps = settled_run([*job, *given.overrides], []), 20 if given.quick else given.steps
         yield _measured(f"batch {batch}, dim {run.model.dim}", run, steps, given.rounds, note)

@@ -1,6 +1,5 @@
 """A queue of steps on the CPU, in place of a GPU's: a graph is replayed by running its operations again."""
 
-import ctypes
 import time
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from persia_cli.training.device import CPU, drawing_from
-from persia_cli.training.graphs.device_queue import Copies, Moments
+from persia_cli.training.graphs.device_queue import Copies, Moments, mover
 
 
 class HostSlot:
@@ -27,6 +26,7 @@ class HostQueue:
 
     def __init__(self) -> None:
         self.device, self.captured, self.submitted = CPU, 0, 0
+        self.move = mover()
 
     def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> Callable[[], None]:
         """Return the operations themselves."""
@@ -49,7 +49,7 @@ class HostQueue:
     ) -> None:
         """Run a step at once."""
         self.submitted += 1
-        _move(copies)
+        self.move(copies)
         given, result = slot.blocks
         begun = time.monotonic_ns()
         given[:bytes_in].copy_(torch.from_numpy(slot.given[:bytes_in]))
@@ -62,13 +62,8 @@ class HostQueue:
 
     def fetch(self, slot: HostSlot, copies: Copies) -> None:
         """Make the copies: the step has ended."""
-        _move(copies)
+        self.move(copies)
 
     def moments(self, slot: HostSlot) -> Moments:
         """Return the times of the slot's step."""
         return slot.moments
-
-
-def _move(copies: Copies) -> None:
-    for target, source, nbytes in copies.tolist():
-        ctypes.memmove(target, source, nbytes)
