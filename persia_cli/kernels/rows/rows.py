@@ -78,7 +78,7 @@ def prefetch_words(rows, row, words):
     # A vector of which only some lanes count touches the memory of the others too. That may be one cache line more, for
     # which the processor would wait if it were not prefetched.
     at = start_of(rows, row)
-    extra = ZERO if rows.dim % LANES == ZERO else LINE
+    extra = ZERO if rows.dim % LANES == ZERO or rows.dim == ONE else LINE
     for word in range(ZERO, words + extra, LINE):
         prefetch(rows.arena, at + word)
 

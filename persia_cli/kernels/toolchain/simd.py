@@ -87,7 +87,7 @@ def _first(builder, lanes):
 
 
 def read_lanes(builder, data, at, lanes, kind, suffix, align):
-    """Read a vector of `kind` from data[at]; all sixteen lanes are one unmasked load."""
+    """Read a vector of `kind` from data[at]; all sixteen lanes, or the first alone, are one unmasked load."""
     pointer = address(builder, data, at, kind)
     result = cgutils.alloca_once(builder, kind)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
@@ -95,22 +95,32 @@ def read_lanes(builder, data, at, lanes, kind, suffix, align):
             value = builder.load(pointer)
             value.align = align
             builder.store(value, result)
-        with part:
-            mask, nothing = _first(builder, lanes), kind(None)
-            masked = call(builder, f"llvm.masked.load.{suffix}.p0", kind, pointer, I32(align), mask, nothing)
-            builder.store(masked, result)
+        with part, builder.if_else(builder.icmp_signed("==", lanes, I64(1))) as (one, some):
+            # A masked load waits for stores to any of the sixteen, such as those to the row before.
+            with one:
+                value = builder.load(address(builder, data, at, kind.element))
+                value.align = align
+                builder.store(builder.insert_element(kind(None), value, I32(0)), result)
+            with some:
+                mask, nothing = _first(builder, lanes), kind(None)
+                masked = call(builder, f"llvm.masked.load.{suffix}.p0", kind, pointer, I32(align), mask, nothing)
+                builder.store(masked, result)
     return builder.load(result)
 
 
 def write_lanes(builder, data, at, value, lanes, suffix, align):
-    """Write a vector to data[at]; all sixteen lanes are one unmasked store."""
+    """Write a vector to data[at]; all sixteen lanes, or the first alone, are one unmasked store."""
     pointer = address(builder, data, at, value.type)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
         with full:
             builder.store(value, pointer).align = align
-        with part:
-            mask, nothing = _first(builder, lanes), ir.VoidType()
-            call(builder, f"llvm.masked.store.{suffix}.p0", nothing, value, pointer, I32(align), mask)
+        with part, builder.if_else(builder.icmp_signed("==", lanes, I64(1))) as (one, some):
+            with one:
+                first = builder.extract_element(value, I32(0))
+                builder.store(first, address(builder, data, at, first.type)).align = align
+            with some:
+                mask, nothing = _first(builder, lanes), ir.VoidType()
+                call(builder, f"llvm.masked.store.{suffix}.p0", nothing, value, pointer, I32(align), mask)
 
 
 # float32 in memory.

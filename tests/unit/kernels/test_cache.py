@@ -52,12 +52,12 @@ def test_processes_that_start_together_compile_a_kernel_once(tmp_path):
     assert sorted(each["loaded"] for each in together) == [0, 1]
 
 
-@pytest.mark.parametrize("end", [b"\0", pytest.param(b"", marks=pytest.mark.slow)], ids=["a byte", "cut"])
-def test_a_damaged_kernel_is_compiled_again(tmp_path, end):
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a byte", "cut"])
+def test_a_damaged_kernel_is_compiled_again(tmp_path, cut):
     kept = Path(use(tmp_path)["file"])
     whole = kept.read_bytes()
-    kept.write_bytes(whole[: len(whole) // 2] + end + whole[len(whole) // 2 + 1 :] * bool(end))
-    assert kept.read_bytes() != whole
+    middle = len(whole) // 2
+    kept.write_bytes(whole[:middle] + (b"" if cut else bytes([whole[middle] ^ 1]) + whole[middle + 1 :]))
     assert use(tmp_path)["compiled"] == 1
     assert use(tmp_path)["loaded"] == 1
 
