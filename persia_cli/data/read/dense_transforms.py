@@ -87,20 +87,17 @@ def bucket_ids(values: Floats, boundaries: Sequence[float], missing: np.uint64) 
     return np.where(np.isnan(values), missing, numbers)
 
 
-def is_fitted(dataset: ParquetDataset) -> bool:
-    """Return True if all statistics that transforms need are known."""
-    return not _open_dense(dataset) and not _open_buckets(dataset)
-
-
 def fit(dataset: ParquetDataset, rows: TrainingRows) -> ParquetDataset:
     """Return the data set with means, deviations, edges and boundaries of its training rows, which are read once.
 
-    Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
-    if a column has the same value in all of them.
+    Only the columns of features without these statistics are read, if there are any. Raises DataError if there are no
+    training rows, or if a column has the same value in all of them.
     """
     dense, buckets = _open_dense(dataset), _open_buckets(dataset)
     features: dict[str, Fitted] = {f"dense {feature.name}": feature for feature in dense}
     features |= {f"sparse {bucket.name}": bucket for bucket in buckets}
+    if not features:
+        return dataset
     if not rows.total:
         first = next(iter(features.values())).name
         raise DataError(

@@ -52,11 +52,6 @@ class Histories(NamedTuple):
         """The columns of histories that features read, as features name them."""
         return frozenset(column for name in self.stores for column in _columns(self.dataset, name))
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """The identity of the events of each history, equal for copies of their files."""
-        return tuple(store.digest for store in self.stores.values())
-
 
 def without_ready(dataset: ParquetDataset, schemas: Sequence[Any]) -> ParquetDataset:
     """Return the data set without the histories whose lists its files hold, as a log of served requests does.

@@ -25,7 +25,7 @@ from persia_cli.data.read.columns import (
 )
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
-from persia_cli.data.read.dense_transforms import far_vectors, fit, is_fitted, rescaled, scale_of, without_none
+from persia_cli.data.read.dense_transforms import far_vectors, fit, rescaled, scale_of, without_none
 from persia_cli.data.read.files import DataFile, Format, format_of, locate_all, without_rows
 from persia_cli.data.read.histories import Histories, open_histories, windows, without_ready
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
@@ -308,9 +308,8 @@ def scan(dataset: ParquetDataset, progress: Progress = silent, files: Files | No
         vectors = far_vectors(settled, trained)
         settled = rescaled(settled, trained, contents.scales)
     far = tuple(feature for feature, old in zip(settled.dense_features, before, strict=True) if feature != old)
-    settled = without_none(settled)
-    if not is_fitted(settled):
-        settled = fit(settled, trained)
+    settled = fit(without_none(settled), trained)
+    events = [store.digest for store in histories.stores.values()]
     return ParquetScan(
         filesystem=filesystem,
         files=tuple(contents.files),
@@ -327,7 +326,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent, files: Files | No
         far_vectors=vectors,
         nulls=contents.nulls,
         label_ranges=tuple(contents.label_ranges),
-        train_data=training_data(settled, contents.groups, split_rows, contents.contents, histories.digests),
+        train_data=training_data(settled, contents.groups, split_rows, contents.contents, events),
         histories=histories,
     )
 
