@@ -77,6 +77,7 @@ class Follower:
         self._merge(chain)
         self._last += 1
         folder = folder_of(self._work, self._last)
+        shutil.rmtree(folder, ignore_errors=True)  # what a follower has left that was killed while it prepared it
         try:
             self._write(folder, chain)
             predictor = Predictor.open(folder, self._missing, before=self._newest)

@@ -98,6 +98,16 @@ def test_published_versions_stay_prepared_and_replaced_rows_take_no_space(tmp_pa
     assert len(list((work / VERSIONS).iterdir())) == KEPT
 
 
+def test_what_a_killed_follower_has_left_is_replaced(tmp_path: Path) -> None:
+    publication, work = Publication(tmp_path), tmp_path / "work"
+    publication.publish_base()
+    killed = Follower(publication.folder, work, "zeros")
+    served = killed.prepare(1).number
+    publication.publish_delta(publication.random_changes(20))
+    (folder_of(work, killed.prepare(2).number) / NETWORK).unlink()
+    require_export(publication, Follower(publication.folder, work, "zeros", last=served), 2, 0)
+
+
 def replace_rows(folder: Path, change: Callable[[Any], Any]) -> None:
     """Change the table of rows of a delta, with right checksums."""
     table = pq.read_table(folder / ROWS_FILE)
