@@ -176,8 +176,10 @@ def last_version(folder: Location) -> Version | None:
     return next(filter(None, map(_version_in, reversed(folders_of(folder).values()))), None)
 
 
-def require_publishable(address: str, run: str) -> None:
+def require_publishable(address: str, run: str, is_new: bool = False) -> None:
     """Create a folder for the versions of a run if there is none; `address` is its path or URI.
+
+    A new run has no versions yet.
 
     Raises UserError if it has those of another run, DiskError if it cannot be written to, CheckpointError if its last
     version is damaged.
@@ -186,8 +188,8 @@ def require_publishable(address: str, run: str) -> None:
     if missing:
         raise UserError(f"publish needs {missing[0]}, which is not installed; pip install 'persia-cli[export]'")
     folder = location_of(address)
-    if (last := last_version(folder)) is not None and last.run != run:
-        raise UserError(f"{folder} has versions of the run {last.run}; choose another folder for {run}")
+    if (last := last_version(folder)) is not None and (is_new or last.run != run):
+        raise UserError(f"{folder} has versions of another run ({last.run}); choose another folder for {run}")
     put(probe := folder / "probe", b"")
     remove_file(probe)
 
