@@ -101,10 +101,11 @@ def pids_of(run_dir: Path) -> dict[str, int]:
 
 def running(pids: dict[str, int]) -> list[str]:
     """Return the replicas whose process is still running."""
-    return [name for name, pid in pids.items() if _runs(pid)]
+    return [name for name, pid in pids.items() if is_running(pid)]
 
 
-def _runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Return False for a process that has ended, also if its parent has not noticed."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

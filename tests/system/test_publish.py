@@ -1,8 +1,12 @@
 """Versions that a job publishes while it trains are the exports of their steps, whatever happens to the publisher."""
 
 import os
+import random
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import duckdb
@@ -44,7 +48,7 @@ WORDS = [
     "dataset.generator.cardinalities=[20,3000]", "dataset.generator.eval_rows=320", "embedding.capacity=1024",
     "embedding.num_partitions=16", "train.batch_size=64", "eval.every_steps=100",
 ]  # fmt: skip
-STEPS = 300
+STEPS, KILLS = 300, 20
 Rows = dict[tuple[str, int], bytes]
 
 
@@ -155,6 +159,54 @@ def test_a_killed_publisher_loses_no_delta_and_applies_none_twice(
     assert not [*out.glob("*.partial"), *cuts_of(starts_of(run)[-1])]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_random_kills_of_a_publisher_lose_no_delta(
+    waiting: Path, published: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Each comes a random time after a random version; then the current version is whole."""
+    draw, kills, versions = random.Random(8), 0, versions_of(published[1])
+    run, out = tmp_path / "run", tmp_path / "out"
+    last_rows = rows_of(published[1], max(versions))
+    with forks() as started:
+        while kills < KILLS:
+            shutil.copytree(waiting, run)
+            while cuts_of(starts_of(run)[-1]):
+                publisher = started.Process(target=publish_run, args=(run, str(out), False))
+                publisher.start()
+                after = draw.randrange(len(versions))
+                poll_for(
+                    lambda after=after, publisher=publisher: len(versions_of(out)) >= after or not publisher.is_alive(),
+                    LIMIT_S,
+                    f"version {after}",
+                )
+                publisher.join(draw.uniform(0, 0.1 if after else 5) if kills < KILLS else LIMIT_S)
+                if publisher.is_alive():
+                    publisher.kill()
+                    publisher.join()
+                    kills += 1
+                else:
+                    assert publisher.exitcode == 0
+                if (out / CURRENT).is_file():
+                    rows_of(out, served_version(out))
+            assert list(versions_of(out)) == list(versions)
+            assert served_version(out) == max(versions)
+            assert rows_of(out, max(versions)) == last_rows
+            shutil.rmtree(run)
+            shutil.rmtree(out)
+
+
+@contextmanager
+def forks() -> Iterator[ForkServerContext]:
+    """Yield a context whose processes have the imports of a publisher from their start."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["persia_cli.publish.publisher", "onnxscript", "onnxruntime"])
+    try:
+        yield context
+    finally:
+        forkserver._forkserver._stop()  # else it would live as long as this process
+
+
 def test_a_missing_delta_ends_in_a_request_for_the_whole_model(waiting: Path, tmp_path: Path) -> None:
     """Without a job that grants it, the cuts after that stay."""
     shutil.copytree(waiting, tmp_path / "run")
@@ -198,9 +250,16 @@ def test_a_rollback_stays_and_other_runs_are_refused(published: tuple[Path, Path
         publish_run(run, str(tmp_path / "out"), follows=False)
         assert served_version(tmp_path / "out") == served
     shutil.copytree(run, tmp_path / "other")
-    with pytest.raises(UserError, match="versions of the run run"):
+    with pytest.raises(UserError, match=r"versions of another run \(run\)"):
         publish_run(tmp_path / "other", str(tmp_path / "out"), follows=False)
     assert (tmp_path / "out" / f"base-{1:08d}" / VERSION).is_file()
+
+
+def test_a_new_run_of_the_same_name_is_refused_at_once(published: tuple[Path, Path], tmp_path: Path) -> None:
+    run, out = published
+    with pytest.raises(UserError, match=r"versions of another run \(run\)"):
+        train([*WORDS, "cluster=embedded", f"publish.to={out}"], tmp_path / run.name)
+    assert not (tmp_path / run.name).exists()
 
 
 @pytest.mark.parametrize("place", ["/proc/published", "file/published"])

@@ -3,7 +3,9 @@
 import http.client
 import json
 import os
+import random
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -24,11 +26,13 @@ from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.asgi import tensor
 from tests.support.jobs import train
+from tests.support.launched import is_running
 from tests.support.published import Publication
 from tests.system.test_serve import INFER, PERSIA, READY_S, Server, serving
 
-SOON_S = 30.0
+SOON_S = 90.0
 """Deadline for what a server does within a second, on a slow machine."""
+KILLS = 20
 USERS = list(range(20))
 INPUTS = [
     tensor("user", "INT64", USERS), tensor("item", "INT64", [1]), tensor("price", "FP32", [0.5]),
@@ -178,6 +182,47 @@ def test_deaths_of_follower_and_workers_lose_no_version(tmp_path: Path) -> None:
         answer = json.loads(server.ask("POST", INFER, BODY).body)
         assert (answer["model_version"], answer["outputs"][0]["data"]) == ("3", followed.offline["3"])
         assert metric(server, "persia_serving_refused_versions_total") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_random_kills_of_a_follower_fail_no_request(tmp_path: Path) -> None:
+    """No delta is lost or applied twice: each answer is that of the version which it names, up to the last one."""
+    followed, draw = Followed(tmp_path), random.Random(9)
+    folder = followed.publication.folder
+    with (
+        serving(folder, tmp_path / "server", "--workers", "1") as server,
+        Clients(server, followed.offline, count=1) as clients,
+    ):
+        parent = psutil.Process(server.process.pid)
+
+        def followers() -> list[psutil.Process]:
+            return [each for each in parent.children() if is_running(each.pid) and each.nice() > parent.nice()]
+
+        for kill in range(KILLS):
+            clients.wait_for(followed.publication.version)  # a follower that dies before it is ready starts later
+            poll_for(followers, SOON_S, "a follower")
+            [follower] = followers()
+            followed.publish(base=kill % 7 == 3)
+            time.sleep(draw.uniform(0, 0.5))
+            follower.kill()
+            poll_for(lambda follower=follower: not is_running(follower.pid), SOON_S, "the follower is dead")
+        clients.wait_for(followed.publication.version)
+    assert clients.failures == []
+    ends = re.findall("the follower has ended and is started again: (.*);", server.log.read_text())
+    assert ends == ["it was killed by SIGKILL"] * KILLS
+
+
+def test_ctrl_c_ends_a_following_server_and_its_processes(tmp_path: Path) -> None:
+    """A terminal sends the signal to each of them."""
+    with serving(Followed(tmp_path).publication.folder, tmp_path / "server", "--workers", "1") as server:
+        parent = psutil.Process(server.process.pid)
+        processes = [parent, *parent.children(recursive=True)]
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        assert server.process.wait(SOON_S) == 0
+        poll_for(lambda: not any(is_running(process.pid) for process in processes), SOON_S, "all have ended")
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_a_training_is_served_as_its_export(tmp_path: Path) -> None:
