@@ -108,7 +108,7 @@ def test_base_and_deltas_are_the_export_of_the_last_step(published: tuple[Path, 
     chain = chain_of(out, number)
     assert len(chain) > 2
     assert chain[-1].step == STEPS
-    [deleted] = duckdb.sql(f"select sum(deleted::int) from '{out}/delta-*/rows/*.parquet'").fetchone()
+    [(deleted,)] = duckdb.sql(f"select sum(deleted::int) from '{out}/delta-*/rows/*.parquet'").fetchall()
     assert deleted > 0, "rows were evicted"
     exported = read_description(tmp_path / "model")
     expected: Rows = {}
@@ -131,7 +131,7 @@ def test_the_rows_of_a_delta_are_plain_parquet(published: tuple[Path, Path]) -> 
         'select "table", bool_and(deleted = (embedding is null)), min(len(embedding)) '
         f"from '{out}/delta-*/rows/*.parquet' group by all"
     ).fetchall()
-    assert sorted(found) == [("c0", True, 4), ("c1", True, 4)]
+    assert sorted(found) == [("feature_0", True, 4), ("feature_1", True, 4)]
 
 
 @pytest.mark.parametrize("killed", ["at the base", "at a delta", "before current.json", "before the cut is removed"])
