@@ -138,6 +138,7 @@ def test_versions_are_followed_refused_and_rolled_back_without_a_failed_request(
         content = following.read_bytes()
         following.write_bytes(content[:-5])
         followed.publication.announce()
+        rollback(followed.publication, "newest")
         poll_for(lambda: metric(server, "persia_serving_refused_versions_total") == 1, SOON_S, "it is refused")
         poll_for(lambda: server.ask("GET", "/v2/health/ready").status == 503, SOON_S, "it is not ready")
         clients.wait_for(6)
