@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from persia_cli.serving.http.settings import ServerSettings
-    from persia_cli.storage.locations import Location
 
-FIRST_S, FIRST_LOOK_S = 600.0, 0.5
-"""Seconds for which a server waits for the first version of an empty folder, and between two looks for it."""
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
     "persia serve runs/shop                             # the same, of a run that is exported first",
@@ -129,7 +126,6 @@ def serve(
     from persia_cli.storage.locations import address_of, location_of
 
     place = location_of(folder)
-    _await_first_version(place)
     settings = ServerSettings(
         address_of(place),
         source=address_of(place) if (place / CURRENT).is_file() else None,
@@ -162,28 +158,6 @@ def serve(
 
         with exported(Path(folder)) as model:
             _run(msgspec.structs.replace(settings, folder=str(model)), listener, host, workers)
-
-
-def _await_first_version(place: "Location") -> None:
-    """Wait for what a publisher has begun, in a folder or at a URI; raises UserError if there is no version soon."""
-    import time
-
-    from persia_cli.commands.screen import err, labelled
-    from persia_cli.errors import UserError
-    from persia_cli.publish.version import CURRENT
-
-    if isinstance(place, Path) and (
-        not place.is_dir() or any(not path.name.startswith(("base-", "current.")) for path in place.iterdir())
-    ):
-        return
-    if (place / CURRENT).is_file():
-        return
-    labelled(err(), "waiting", f"{place} has no version yet; for at most {FIRST_S / 60:g} minutes")
-    end = time.monotonic() + FIRST_S
-    while not (place / CURRENT).is_file():
-        if time.monotonic() > end:
-            raise UserError(f"{place} had no version within {FIRST_S / 60:g} minutes; see why no job publishes there")
-        time.sleep(FIRST_LOOK_S)
 
 
 def _check(settings: "ServerSettings") -> None:

@@ -8,17 +8,13 @@ from typing import Any
 from persia_cli.data.land.folder import LandingFolder
 from persia_cli.data.land.messages import MessageFlawError, Reader
 from persia_cli.data.land.topic import Came, Topic
-from persia_cli.errors import DataError, PersiaError
+from persia_cli.errors import DataError
 
 MOST_MESSAGES, MOST_BYTES = 1 << 20, 1 << 26
 """Messages in memory, and bytes of them, at which they are written."""
 LOOK_S = 30.0
 """Seconds between two looks for new partitions."""
-LOST_S = 300.0
-"""Seconds without an answer of any broker after which landing ends."""
 WAIT_S = 0.2
-_SHORT_S = 5.0
-"""Deadline for the answer to such a look."""
 
 
 @dataclass(slots=True)
@@ -55,14 +51,14 @@ class Landing:
         self._messages = self._nbytes = self._flaws = 0
         self._since: float | None = None
         """When the first message in memory came."""
-        self._answered = self._looked = time.monotonic()
+        self._looked = time.monotonic()
         self._find_partitions(topic.partitions())
 
     def run(self, until_end: bool, is_stopped: Callable[[], bool]) -> None:
         """Land messages until it is stopped, or until all that the topic has are landed; the last files are written.
 
         Raises DataError for a message that cannot be landed, once those before it are; PersiaError if no broker
-        answers for LOST_S.
+        answers. Messages in memory then come again in the next process.
         """
         ends = {partition: self._topic.ends(partition)[1] for partition in self._waiting} if until_end else {}
         while not is_stopped():
@@ -77,7 +73,9 @@ class Landing:
             if until_end and all(self._waiting[at].next >= end or at in done for at, end in ends.items()):
                 break
             if now - self._looked >= LOOK_S:
-                self._look()
+                self._looked = now
+                if (found := self._topic.partitions()) != sorted(self._waiting):
+                    self._find_partitions(found)
         self._write()
 
     def _find_partitions(self, found: list[int]) -> None:
@@ -93,21 +91,6 @@ class Landing:
             self._topic.require(partition, offsets[partition])
         self._folder.record()
         self._topic.read_from(offsets)
-
-    def _look(self) -> None:
-        """Look for new partitions; raises PersiaError if no broker has answered for LOST_S."""
-        try:
-            found = self._topic.partitions(_SHORT_S)
-            self._answered = time.monotonic()
-            if set(found) - set(self._waiting):
-                self._find_partitions(found)
-        except PersiaError as error:
-            if error.exit_code != PersiaError.exit_code:
-                raise
-            if time.monotonic() - self._answered >= LOST_S:
-                self._write()
-                raise PersiaError(f"{error}, for {LOST_S:g} s; what came before is landed") from error
-        self._looked = time.monotonic()
 
     def _take(self, message: Came) -> None:
         waiting = self._waiting[message.partition]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from persia_cli.errors import DataError, PersiaError, UserError, one_line
 
 ANSWER_S = 30.0
-"""Deadline for the first answer of a broker."""
+"""Deadline for an answer of any broker."""
 BATCH = 10_000
 """Messages that one call returns at most."""
 _ADDRESS = re.compile(r"kafka://(?P<brokers>[^/@?]+)/(?P<topic>[\w.-]+)")
@@ -71,9 +71,9 @@ class Topic:
         except KafkaException as error:
             raise PersiaError(f"kafka://{self._brokers} does not answer: {_text(error.args[0])}") from error
 
-    def partitions(self, deadline_s: float = ANSWER_S) -> list[int]:
+    def partitions(self) -> list[int]:
         """Return the numbers of all partitions; raises PersiaError if no broker answers, UserError without a topic."""
-        topic = self._ask(lambda: self._consumer.list_topics(self.name, timeout=deadline_s)).topics[self.name]
+        topic = self._ask(lambda: self._consumer.list_topics(self.name, timeout=ANSWER_S)).topics[self.name]
         if topic.error is not None or not topic.partitions:
             reason = "it has no partition" if topic.error is None else _text(topic.error)
             raise UserError(f"topic {self.name} of kafka://{self._brokers} cannot be read: {reason}")
