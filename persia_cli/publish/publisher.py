@@ -232,7 +232,7 @@ class Publisher:
         """Write a whole model."""
         network = SavedNetwork(self._run, cut.folder, corrects=True)
         draft = Path(str(draft_of(self._folder / f"base-{self._number:08d}")))
-        order = Order(SavedModel(self._run_dir, cut.folder, self._run), self._folder.name, "float32")
+        order = Order(SavedModel(self._run_dir, cut.folder, self._run), self.place.name, "float32")
         write_files(draft, order, network, lambda what, done, of: None, keeps_weights=True)
         self._state = None
         return self._complete(cut, draft, None, [MODEL])

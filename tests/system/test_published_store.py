@@ -96,7 +96,7 @@ def test_a_store_that_does_not_answer_is_refused(tmp_path: Path) -> None:
 
 
 def version_of(server: Server) -> str | None:
-    return json.loads(server.ask("GET", "/v2/models/synthetic").body)["versions"][0]
+    return json.loads(server.ask("GET", "/v2/models/trained").body)["versions"][0]
 
 
 @pytest.mark.timeout(300)
