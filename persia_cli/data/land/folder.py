@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -27,13 +27,21 @@ RECORD = "_landed.json"
 _DRAFT = ".landing-"
 
 
+class Position(NamedTuple):
+    """The place in a partition up to which messages are landed."""
+
+    next: int
+    """The next offset."""
+    before: int | None = None
+    """Checksum of the message before it, if that was landed."""
+
+
 class LandingRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of RECORD."""
 
     topic: str
     cluster: str
-    positions: dict[int, int]
-    """The offset of the next message of each partition."""
+    positions: dict[int, Position]
     number: int = 0
     """The number of the next file."""
     columns: bytes | None = None
@@ -49,7 +57,7 @@ class LandingFolder:
     def __init__(self, folder: Path, topic: str, cluster: str) -> None:
         self._folder, self._record = folder, _recorded(folder, topic, cluster)
         self.positions = self._record.positions
-        """The offset of the next message of each partition; empty if nothing was ever landed here."""
+        """The position of each partition; empty if nothing was ever landed here."""
         with writing(folder):
             for draft in sorted(folder.glob(f"{_DRAFT}*")):
                 name = draft.name.removeprefix(_DRAFT)
@@ -66,19 +74,19 @@ class LandingFolder:
         columns = self._record.columns
         return None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
 
-    def write(self, partition: int, last: int, table: Any) -> str | None:
-        """Write the messages of a partition up to offset `last`; return the file's name.
+    def write(self, partition: int, last: int, checksum: int, table: Any) -> str | None:
+        """Write the messages of a partition up to offset `last`, which has this checksum; return the file's name.
 
         `table` has their rows; without any there is no file. Raises DiskError.
         """
         record, name = self._record, ""
         if table is not None and table.num_rows:
-            name = f"{record.number:012}-{record.topic}-p{partition}-{self.positions[partition]}-{last}.parquet"
+            name = f"{record.number:012}-{record.topic}-p{partition}-{self.positions[partition].next}-{last}.parquet"
             with replacing(self._folder / f"{_DRAFT}{name}") as draft:
                 pq.write_table(table, draft, compression="zstd")
             record.number += 1
             record.columns = record.columns or table.schema.serialize().to_pybytes()
-        self.positions[partition] = last + 1
+        self.positions[partition] = Position(last + 1, checksum)
         self.record()
         if name:
             rename(self._folder / f"{_DRAFT}{name}", self._folder / name)

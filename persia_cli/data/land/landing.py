@@ -1,11 +1,11 @@
 """Landing: the messages of a topic are collected and written, a file for each partition, at limits or at the end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from persia_cli.data.land.folder import LandingFolder
+from persia_cli.data.land.folder import LandingFolder, Position
 from persia_cli.data.land.messages import MessageFlawError, Reader
 from persia_cli.data.land.topic import Came, Topic
 from persia_cli.errors import DataError
@@ -21,8 +21,8 @@ WAIT_S = 0.2
 class _Waiting:
     """The messages of a partition in memory."""
 
-    next: int
-    """The offset after the last of them."""
+    position: Position
+    """The one after the last of them; the message before the first is read again if its checksum is known."""
     messages: list[Came] = field(default_factory=list)
 
 
@@ -70,34 +70,40 @@ class Landing:
             if self._since is not None and now - self._since >= self._every_s:
                 self._write()
             done = self._topic.ended
-            if until_end and all(self._waiting[at].next >= end or at in done for at, end in ends.items()):
+            if until_end and all(self._waiting[at].position.next >= end or at in done for at, end in ends.items()):
                 break
             if now - self._looked >= LOOK_S:
                 self._looked = now
-                if (found := self._topic.partitions()) != sorted(self._waiting):
-                    self._find_partitions(found)
+                if new := self._topic.partitions() - self._waiting.keys():
+                    self._find_partitions(new)
         self._write()
 
-    def _find_partitions(self, found: list[int]) -> None:
-        """Begin to read partitions that are not read yet."""
+    def _find_partitions(self, new: Set[int]) -> None:
+        """Begin to read partitions that are not read yet, and go on with the others."""
         positions, offsets = self._folder.positions, {}
         is_new = not positions
-        for partition in found:
-            if partition not in self._waiting:
+        for partition in sorted(new | self._waiting.keys()):
+            if partition in new:
                 # A partition that came later has been there from its first message on.
                 first = self._topic.ends(partition)[0] if is_new else 0
-                self._waiting[partition] = _Waiting(positions.setdefault(partition, first))
-            offsets[partition] = self._waiting[partition].next
-            self._topic.require(partition, offsets[partition])
+                self._waiting[partition] = _Waiting(positions.setdefault(partition, Position(first)))
+            position = self._waiting[partition].position
+            begin = self._topic.require(partition, position.next)
+            offsets[partition] = max(begin, position.next - (position.before is not None))
         self._folder.record()
         self._topic.read_from(offsets)
 
     def _take(self, message: Came) -> None:
         waiting = self._waiting[message.partition]
-        if message.offset < waiting.next:
-            return  # it came again with new partitions
+        if message.offset < waiting.position.next:
+            if waiting.position.before not in (None, message.checksum):
+                raise DataError(
+                    f"{self._where(message)} is not the one that was landed, as the topic was made again; give "
+                    "a new folder"
+                )
+            return
         waiting.messages.append(message)
-        waiting.next = message.offset + 1
+        waiting.position = Position(message.offset + 1, message.checksum)
         self._messages += 1
         self._nbytes += len(message.value)
         self._since = time.monotonic() if self._since is None else self._since
@@ -135,5 +141,5 @@ class Landing:
         return self._read([message.value for message in messages], self._folder.columns or self._columns)
 
     def _land(self, last: Came, table: Any) -> None:
-        if (name := self._folder.write(last.partition, last.offset, table)) is not None:
+        if (name := self._folder.write(last.partition, last.offset, last.checksum, table)) is not None:
             self._report("landed", f"{name}: {table.num_rows:,} rows")

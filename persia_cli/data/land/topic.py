@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from xxhash import xxh64_intdigest
+
 from persia_cli.errors import DataError, PersiaError, UserError, one_line
 
 ANSWER_S = 30.0
@@ -23,6 +25,12 @@ class Came(NamedTuple):
     partition: int
     offset: int
     value: bytes
+    time_ms: int
+
+    @property
+    def checksum(self) -> int:
+        """A number that another message hardly has."""
+        return xxh64_intdigest(self.value, self.time_ms & (1 << 64) - 1)
 
 
 def parse_address(address: str) -> tuple[str, str]:
@@ -71,13 +79,13 @@ class Topic:
         except KafkaException as error:
             raise PersiaError(f"kafka://{self._brokers} does not answer: {_text(error.args[0])}") from error
 
-    def partitions(self) -> list[int]:
+    def partitions(self) -> set[int]:
         """Return the numbers of all partitions; raises PersiaError if no broker answers, UserError without a topic."""
         topic = self._ask(lambda: self._consumer.list_topics(self.name, timeout=ANSWER_S)).topics[self.name]
         if topic.error is not None or not topic.partitions:
             reason = "it has no partition" if topic.error is None else _text(topic.error)
             raise UserError(f"topic {self.name} of kafka://{self._brokers} cannot be read: {reason}")
-        return sorted(topic.partitions)
+        return set(topic.partitions)
 
     def ends(self, partition: int) -> tuple[int, int]:
         """Return the first offset that the broker still has, and the one after the last."""
@@ -87,11 +95,11 @@ class Topic:
         low, high = self._ask(lambda: self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
         return low, high
 
-    def require(self, partition: int, offset: int) -> None:
-        """Raise DataError if messages of a partition from `offset` on are gone."""
+    def require(self, partition: int, offset: int) -> int:
+        """Return the first offset of a partition; raise DataError if messages from `offset` on are gone."""
         low, high = self.ends(partition)
         if low <= offset <= high:
-            return
+            return low
         where = f"partition {partition} of topic {self.name}"
         if offset < low:
             raise DataError(
@@ -130,7 +138,7 @@ class Topic:
             error = message.error()
             if error is None:
                 self.ended.discard(message.partition())
-                yield Came(message.partition(), message.offset(), message.value() or b"")
+                yield Came(message.partition(), message.offset(), message.value() or b"", message.timestamp()[1])
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.ended.add(message.partition())
             elif error.code() in gone:

@@ -108,8 +108,12 @@ def test_a_topic_that_was_made_again_is_refused(mock: Broker, tmp_path: Path) ->
     land(mock, tmp_path / "d")
     file = tmp_path / "d" / RECORD
     record = json.loads(file.read_text())
-    file.write_text(json.dumps(record | {"positions": record["positions"] | {"0": 100}}))
+    [_, checksum] = record["positions"]["0"]
+    file.write_text(json.dumps(record | {"positions": record["positions"] | {"0": [100, checksum]}}))
     with pytest.raises(DataError, match="100 messages are landed already"):
+        land(mock, tmp_path / "d")
+    file.write_text(json.dumps(record | {"positions": record["positions"] | {"0": [9, checksum]}}))
+    with pytest.raises(DataError, match="offset 8 of partition 0 of topic clicks is not the one that was landed"):
         land(mock, tmp_path / "d")
 
 
