@@ -145,6 +145,7 @@ class _Column:
         if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
             self.divide(separator)
         ids = self._ids(every)
+        is_compared = bool(ids and ids["eval"] and parts[0].get("filled"))  # both splits have ids
         top = () if ids is None else tuple((_text(id_), occurrences / ids["count"]) for id_, occurrences in ids["top"])
         if numbers is not None:
             distinct = None if ids is None else ids["ids"]
@@ -165,8 +166,8 @@ class _Column:
                 for number, name in enumerate(_SPLITS)
                 if has_numbers and parts[number].get("count")
             },
-            unseen_ids=None if not ids or not ids["eval"] else ids["new_ids"] / ids["eval_ids"],
-            unseen_lookups=None if not ids or not ids["eval"] else ids["new"] / ids["eval"],
+            unseen_ids=ids["new_ids"] / ids["eval_ids"] if ids and is_compared else None,
+            unseen_lookups=ids["new"] / ids["eval"] if ids and is_compared else None,
             hints=replace(hints, filler=filler_of(top)),
         )
 

@@ -104,7 +104,16 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Return samples [start, stop) as a separate batch; its arrays are contiguous."""
-        return self.take(np.arange(start, stop))
+        n = self.size  # slices are several times as fast as indices, and each rank's step is cut here
+        spans = [self.offsets[f * n + start : f * n + stop + 1] for f in range(self.features)]
+        return assemble(
+            dense=np.ascontiguousarray(self.dense[start:stop]),
+            labels=np.ascontiguousarray(self.labels[start:stop]),
+            weights=None if self.weights is None else self.weights[start:stop].copy(),
+            ids=[self.ids[span[0] : span[-1]] for span in spans],
+            offsets=[span - span[0] for span in spans],
+            query_ids=None if self.query_ids is None else self.query_ids[start:stop].copy(),
+        )
 
     def take(self, chosen: NDArray[np.int64]) -> "Batch":
         """Return these samples, in this order, as a separate batch."""

@@ -1,5 +1,6 @@
 """Arrow columns to arrays, with checks for values that are missing, out of range or too long."""
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -57,12 +58,33 @@ def decode_labels(
 
 
 def _by_rule(column: Any, label: Label) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which values of a column of numbers are null or NaN, and which are positive by a label's rule."""
-    values = float_values(column)
-    if label.at_least is not None:
-        return np.isnan(values), values >= label.at_least
+    """Return which values of a column of numbers are null or NaN, and which are positive by a label's rule.
+
+    The comparison is exact also where float64 has no such integer: 2^60 + 1 is not 2^60.
+    """
     wanted = [value for value in label.positives if isinstance(value, int)]
-    return np.isnan(values), np.isin(values, np.array(wanted, np.float64))
+    values: NDArray[Any]
+    least: float | None
+    if class_of(column.type) == "integer":
+        kind = pa.uint64() if pa.types.is_unsigned_integer(plain_type(column.type)) else pa.int64()
+        plain = column.cast(kind)
+        absent, values = plain.is_null().to_numpy(), plain.fill_null(0).to_numpy()
+        bounds = np.iinfo(values.dtype)
+        exact = [value for value in wanted if bounds.min <= value <= bounds.max]
+        least = None if label.at_least is None else math.ceil(label.at_least)
+    else:
+        values = float_values(column)
+        absent, exact = np.isnan(values), [value for value in wanted if float(value) == value]
+        least = None if label.at_least is None else _float_from(label.at_least)
+    if least is None:
+        return absent, np.isin(values, np.array(exact, values.dtype))
+    return absent, values >= least
+
+
+def _float_from(number: float) -> float:
+    """Return the least float64 that is not below a number."""
+    nearest = float(number)
+    return nearest if nearest >= number else math.nextafter(nearest, math.inf)
 
 
 def _is_label(values: NDArray[np.float32], name: str, link: Link, optional: bool) -> tuple[NDArray[np.bool_], str]:

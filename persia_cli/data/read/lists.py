@@ -24,13 +24,19 @@ class WrongLengthError(Exception):
 def split_texts(column: Any, separator: str) -> Any:
     """Return a chunked array of texts as lists of texts, which have no blanks around them and are not empty.
 
-    A null text is an empty list, for CSV knows no other. Other values are lists of one, as integers in CSV whose texts
-    all have one id; lists are returned unchanged.
+    A null text is an empty list, for CSV has no other. Texts in lists are split too, and nulls among them left out.
+    Other values are lists of one, as integers in CSV whose texts all have one id; other lists are returned unchanged.
     """
     kind = plain_type(column.type)
-    if is_list(kind):
+    if is_list(kind) and class_of(kind.value_type) == "text":
+        column = column.cast(pa.list_(pa.string()))
+        plain = (with_values(chunk, chunk.flatten().fill_null("")) for chunk in column.chunks)
+        column = pa.chunked_array(
+            [pc.binary_join(chunk, separator).cast(pa.large_string()) for chunk in plain], pa.large_string()
+        )
+    elif is_list(kind):
         return column
-    if class_of(kind) != "text":
+    elif class_of(kind) != "text":
         return pa.chunked_array([_lists_of_one(chunk) for chunk in column.cast(kind).chunks], pa.large_list(kind))
     chunks = [_split(chunk, separator) for chunk in column.chunks]
     return pa.chunked_array(chunks, pa.large_list(pa.large_string()))

@@ -203,6 +203,7 @@ class RowGroupReader(_OpenFile):
                 self.close()
                 self._open(group)
                 self._path = group.path
+            _check_rows(group, self._parquet.metadata)
             table = self._parquet.read_row_group(group.number, columns=in_file, use_threads=False).select(in_file)
         return _completed(table, group, columns)
 
@@ -235,6 +236,7 @@ class RowGroupStream(_OpenFile):
         self._own = [name for name in columns if name not in group.constants]
         with self._reading(group):
             self._open(group, _BUFFER_BYTES)
+            _check_rows(group, self._parquet.metadata)
             self._batches = self._parquet.iter_batches(rows, [group.number], self._own, use_threads=False)
 
     def read(self) -> Any:
@@ -245,6 +247,13 @@ class RowGroupStream(_OpenFile):
                 raise OSError("it has fewer rows than its footer says")
             table = pa.Table.from_batches([batch]).select(self._own)
         return _completed(table, self._group, self._columns)
+
+
+def _check_rows(group: RowGroup, metadata: Any) -> None:
+    """Raise OSError if the row group has another number of rows than when its file was planned with."""
+    rows = metadata.row_group(group.number).num_rows
+    if rows != group.rows:
+        raise OSError(f"it has {rows} rows, and had {group.rows} at the start")
 
 
 def _completed(table: Any, group: RowGroup, columns: list[str]) -> Any:

@@ -115,7 +115,8 @@ def claimed_scores(path: Path) -> Iterator[None]:
     with writing(path):
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if is_held(descriptor):
+        # The file may have got its final name between its opening and the lock.
+        if is_held(descriptor) or not (part.exists() and os.path.samestat(os.fstat(descriptor), part.stat())):
             raise UserError(f"{path} is being written by another persia predict; wait for it, or name another file")
         try:
             yield

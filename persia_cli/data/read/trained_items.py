@@ -68,7 +68,7 @@ def trained_items(
                 np.save(file, np.stack(_count(source, numbers, progress)))
 
         # Without a cache that can be written and read, each process counts.
-        with suppress(DataError, OSError, ValueError, EOFError):
+        with suppress(DataError, OSError, ValueError, TypeError, EOFError):
             use(path, make, "items are counted", progress)
             return TrainedItems(*np.load(path, mmap_mode="r"))
         return _count(source, numbers, progress)

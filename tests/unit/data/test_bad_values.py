@@ -118,6 +118,17 @@ def test_a_wrong_label_is_found_in_the_footers(tmp_path: Path) -> None:
     label_ends(found, "train", {"y": "identity"})
 
 
+@pytest.mark.parametrize("rule", [{"positive": 2**60 + 1}, {"at_least": 2**60 + 1}])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_rules_of_labels_compare_exactly(rule: dict[str, int], kind: pa.DataType, tmp_path: Path) -> None:
+    table = pa.table({"y": pa.array([2**60, 2**60 + 1, None, 2**60], kind), "u": [1, 2, 3, 4], "z": [0, 1, 1, 0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    settings = {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "sparse": ["u"], "split": {"kind": "eval"}}
+    found = inspect(ParquetDataset.model_validate({**settings, "labels": [{"name": "y", **rule}, "z"]})).settled
+    assert found is not None
+    np.testing.assert_array_equal(read(found).labels[:, 0], [0.0, 1.0, np.nan, 0.0])
+
+
 def test_an_empty_list_before_the_first_vector_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="an empty list in row 0 of dense column v, whose lists need 2 each"):
         read(_vectors(tmp_path, [[], [1.0, 2.0]]))

@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], list[list[int]]]] = {
     "digits as integers": (DIGITS, {"padding": 0, "ids": "integer"}, LISTS),
     "divided text": (JOINED, DIVIDED, IDS_OF_WORDS),
     "divided dictionary": (pa.array([text or None for text in JOINED]).dictionary_encode(), DIVIDED, IDS_OF_WORDS),
+    "divided text in lists": (pa.array([[text] for text in JOINED], pa.list_(pa.string())), DIVIDED, IDS_OF_WORDS),
     "lists that need no division": (pa.array(WORDS, pa.list_(pa.string())), DIVIDED, IDS_OF_WORDS),
     "the newest integers": ([",".join(map(str, r)) for r in LISTS],
                             {"separator": ",", "ids": "integer", "max_length": 2}, NEWEST),
