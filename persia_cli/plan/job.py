@@ -318,7 +318,7 @@ def _require_no_future(run: Run, facts: "DatasetFacts") -> None:
         return
     if (history := facts.found.settled.history_of(sparse_features(run)[places[1]])) is None:
         return
-    from persia_cli.data.read.histories import require_no_future  # needs pyarrow
+    from persia_cli.data.read.future import require_no_future  # needs pyarrow
 
     require_no_future(facts.found, history[0])
 

@@ -38,7 +38,6 @@ def make_facts(run: Run, train_rows: int, eval_rows: int) -> DatasetFacts:
         eval_rows=eval_rows,
         unused_rows=0,
         files=1,
-        nbytes=0,
         dense=2,
         sparse=run.dataset.sparse if run.dataset.kind == "parquet" else (),
         tasks=1,

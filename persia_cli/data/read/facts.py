@@ -21,9 +21,10 @@ from persia_cli.data.read.decode import decode_ids
 from persia_cli.data.read.events import EventStore
 from persia_cli.data.read.files import NOUNS
 from persia_cli.data.read.order import block_size
-from persia_cli.data.read.row_groups import RowGroup
+from persia_cli.data.read.row_groups import GroupedRows, RowGroup
 from persia_cli.data.read.scan import ParquetScan, Ranges, scan
 from persia_cli.data.read.source import uses_stand_in
+from persia_cli.data.read.splits import TrainingRows
 from persia_cli.errors import DataError, count
 
 _SHOWN_NULLS = 5
@@ -142,7 +143,9 @@ def _events(name: str, store: EventStore) -> str:
 
 def _without_history(contents: ParquetScan) -> Iterator[str]:
     """Yield a sentence for each history that most training samples have nothing of, by some of their row groups."""
-    trained = contents.training_rows.some(-(-sum(contents.split_rows.train) // _READ_ROWS))
+    data = GroupedRows(contents.filesystem, contents.groups)
+    trained = TrainingRows(data, contents.selector, contents.split_rows.train)
+    trained = trained.some(-(-trained.total // _READ_ROWS))
     for name, store in contents.histories.stores.items():
         history = contents.settled.histories[name]
         read = trained.read([history.user, history.time])
@@ -156,7 +159,9 @@ def _without_history(contents: ParquetScan) -> Iterator[str]:
 
 def _without_elements(contents: ParquetScan) -> Iterator[str]:
     """Yield a sentence for each sequence of a column that most training samples have nothing of, by some groups."""
-    trained = contents.training_rows.some(-(-sum(contents.split_rows.train) // _READ_LISTS))
+    data = GroupedRows(contents.filesystem, contents.groups)
+    trained = TrainingRows(data, contents.selector, contents.split_rows.train)
+    trained = trained.some(-(-trained.total // _READ_LISTS))
     for feature in contents.settled.sparse:
         name = feature.column_name
         has_lists = feature.makes_lists or name in contents.lists

@@ -1,12 +1,7 @@
-"""Histories of a data set: the stores of their events, and the windows that training samples may be made of.
-
-A network that learns from all positions of a history would train on events that are in no training row, and its
-evaluation would be of what it was trained on. Where such events come before training events, that is refused. As inputs
-alone they do no harm.
-"""
+"""Histories of a data set: the stores of their events, and the windows that training samples may be made of."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +10,28 @@ from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.histories import History
-from persia_cli.config.schema.split import EverySplit, LastSplit, TimeSplit
+from persia_cli.config.schema.split import EverySplit
 from persia_cli.data.read.arrow_types import NUMBERS, class_of, plain_type
-from persia_cli.data.read.events import EventStore, event_store, users_and_times
-from persia_cli.data.read.row_groups import RowGroup
-from persia_cli.data.read.splits import IN_WINDOW, PARTS, UNUSED, Parts, all_parts
+from persia_cli.data.read.events import EventStore, event_store
+from persia_cli.data.read.row_groups import GroupedRows, RowGroup
+from persia_cli.data.read.splits import IN_WINDOW, PARTS, UNUSED, Parts
 from persia_cli.data.read.times import TIMES
 from persia_cli.errors import DataError, count
-
-if TYPE_CHECKING:
-    from persia_cli.data.read.scan import ParquetScan
 
 _EVERY_ROW = EverySplit(kind="every", n=MOST, offset=MOST - 1)
 """A split in which all rows of any files train."""
 
 
-Scan = Callable[[ParquetDataset], "ParquetScan"]
+class Events(NamedTuple):
+    """The contents of the files of a history's events, as a scan finds them."""
+
+    settled: ParquetDataset
+    schemas: tuple[Any, ...]
+    lists: frozenset[str]
+    rows: GroupedRows
+
+
+Scan = Callable[[ParquetDataset], Events]
 
 
 class Histories(NamedTuple):
@@ -203,8 +204,8 @@ def windows(parts: Parts, groups: Sequence[RowGroup], histories: Histories, name
     for place, span in placed:
         of_places[place] = parts[span]
     trains = of_places[store.places] == PARTS["train"]
-    after = _later(trains, store.starts)
-    _refuse_late("dataset.samples", int(np.count_nonzero((after > 0) & ~trains)), int(np.count_nonzero(~trains)))
+    after = later(trains, store.starts)
+    refuse_late("dataset.samples", int(np.count_nonzero((after > 0) & ~trains)), int(np.count_nonzero(~trains)))
     is_last = trains & (after % length == 0)
     is_last[store.starts[:-1]] = False
     if trains.any() and not is_last.any():
@@ -220,7 +221,7 @@ def windows(parts: Parts, groups: Sequence[RowGroup], histories: Histories, name
     return chosen
 
 
-def _later(trains: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def later(trains: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many training events of its user come after each event, of events in order of user and time.
 
     Those of a user are starts[u] up to starts[u + 1].
@@ -229,7 +230,7 @@ def _later(trains: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.i
     return np.repeat(trained[starts[1:] - 1], np.diff(starts)) - trained
 
 
-def _refuse_late(key: str, late: int, others: int) -> None:
+def refuse_late(key: str, late: int, others: int) -> None:
     """Raise DataError if some of the `others`, events outside the training split, come before training events."""
     if late:
         raise DataError(
@@ -237,41 +238,3 @@ def _refuse_late(key: str, late: int, others: int) -> None:
             "training events of their users, whose histories would train on them; split by time: "
             "dataset.split={kind: last, …} or {kind: time, …}, and keep rows of no split in other files"
         )
-
-
-def require_no_future(found: "ParquetScan", name: str) -> None:
-    """Raise DataError if training rows of a data set have other rows in a history.
-
-    Unless the kind of the split excludes it, users and times are read once, and take about 50 bytes a row.
-    """
-    history = found.settled.histories[name]
-    if found.settled.samples is not None or _is_in_order(found.settled, history):
-        return  # windows were examined when they were made
-    parts = all_parts(found.selector, found.rows)
-    columns = []
-    for group, table in found.rows.read([history.user, history.time]):
-        users, times, there = users_and_times(history, group, 0, table)
-        trains = parts[group.first_row : group.first_row + group.rows] == PARTS["train"]
-        columns.append((users[there], times[there], trains[there]))
-    users, times, trains = map(np.concatenate, zip(*columns, strict=True))
-    if not users.size:
-        return
-    order = np.lexsort((times, users))  # stable: ties stay in the order of rows
-    users, times, trains = users[order], times[order], trains[order]
-    starts = np.concatenate([[0], np.flatnonzero(users[1:] != users[:-1]) + 1, [users.size]])
-    late = ~trains & (_later(trains, starts) > 0)
-    if history.ties != "file_order":
-        newest = np.maximum.reduceat(np.where(trains, times, np.iinfo(np.int64).min), starts[:-1])
-        late &= times < np.repeat(newest, np.diff(starts))
-    key = f"dataset.histories.{name}"
-    _refuse_late(key, int(np.count_nonzero(late)), int(np.count_nonzero(~trains)))
-
-
-def _is_in_order(dataset: ParquetDataset, history: History) -> bool:
-    """Return True if all training rows of a user come before the others by the kind of the split."""
-    split = dataset.split
-    if isinstance(split, TimeSplit):
-        return (split.column, split.format) == (history.time, history.format)
-    if not isinstance(split, LastSplit):
-        return False
-    return (split.group, split.order, split.format) == (history.user, history.time, history.format)

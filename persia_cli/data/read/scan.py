@@ -27,7 +27,7 @@ from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
 from persia_cli.data.read.dense_transforms import far_vectors, fit, rescaled, scale_of, without_none
 from persia_cli.data.read.files import DataFile, Format, format_of, locate_all, without_rows
-from persia_cli.data.read.histories import Histories, open_histories, windows, without_ready
+from persia_cli.data.read.histories import Events, Histories, open_histories, windows, without_ready
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.read.members import Members, members_of
 from persia_cli.data.read.order import training_data
@@ -79,16 +79,6 @@ class ParquetScan:
     train_data: TrainingData
     histories: Histories
     """The data set's histories, with the stores of their events."""
-
-    @property
-    def rows(self) -> GroupedRows:
-        """All rows."""
-        return GroupedRows(self.filesystem, self.groups)
-
-    @property
-    def training_rows(self) -> TrainingRows:
-        """The rows of the training split."""
-        return TrainingRows(self.rows, self.selector, self.split_rows.train)
 
 
 @dataclass(slots=True)
@@ -292,7 +282,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent, files: Files | No
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
     rows = GroupedRows(filesystem, contents.groups)
-    histories = open_histories(settled, tuple(contents.schemas), partial(scan, progress=progress))
+    histories = open_histories(settled, tuple(contents.schemas), partial(_events, progress=progress))
     settled = with_widths(histories.dataset, rows, contents.schemas)
     selector = _with_windows(selector_of(dataset.split, rows), histories, rows)
     settled = settled.model_copy(update={"split": selector.split})
@@ -370,6 +360,13 @@ def footers(
             yield file, problem
         elif footer is not None:
             yield file, KnownFooter(footer.metadata, _content(filesystem, file, footer))
+
+
+def _events(dataset: ParquetDataset, progress: Progress) -> Events:
+    """Return the contents of the files of a history's events."""
+    found = scan(dataset, progress)
+    rows = GroupedRows(found.filesystem, found.groups)
+    return Events(found.settled, found.schemas, found.lists, rows)
 
 
 def _with_windows(selector: Selector, histories: Histories, rows: GroupedRows) -> Selector:
