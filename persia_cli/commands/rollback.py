@@ -25,29 +25,21 @@ def rollback(
     """
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import UserError
-    from persia_cli.publish.version import (
-        PINNED,
-        folders_of,
-        missing_version,
-        read_version,
-        served_version,
-        write_served,
-    )
+    from persia_cli.publish.version import PINNED, chain_of, served_version, write_served
     from persia_cli.storage.addresses import printable
     from persia_cli.storage.locations import location_of, remove_file
 
     place = location_of(folder)
-    before, folders = served_version(place), folders_of(place)
     if version == NEWEST:
-        remove_file(place / PINNED)
-    elif not (version.isascii() and version.isdigit()):
-        raise UserError(f"{version} is no version; give its number, or {NEWEST}")
-    elif (number := int(version)) not in folders:
-        raise missing_version(place, number, folders)
+        remove_file(place / PINNED)  # it may be damaged
+        before = None
+    elif version.isascii() and version.isdigit():
+        before = served_version(place)
+        chain_of(place, int(version))
+        write_served(place, int(version), PINNED)
     else:
-        read_version(folders[number])
-        write_served(place, number, PINNED)
-    now = served_version(place)
-    labelled(err(), "version", f"{before} → {now}, step {read_version(folders[now]).step:,}")
+        raise UserError(f"{version} is no version; give its number, or {NEWEST}")
+    now = chain_of(place, served_version(place))[-1]
+    labelled(err(), "version", f"{'' if before is None else f'{before} → '}{now.version}, step {now.step:,}")
     if version != NEWEST:
         labelled(err(), "pinned", f"until persia rollback {printable(folder)} {NEWEST}")

@@ -121,11 +121,13 @@ def serve(
     """
     from persia_cli.commands.served_run import exported, is_saved
     from persia_cli.errors import UserError
-    from persia_cli.publish.version import CURRENT
+    from persia_cli.publish.version import CURRENT, served_version
     from persia_cli.serving.http.settings import ServerSettings
     from persia_cli.storage.locations import address_of, location_of
 
     place = location_of(folder)
+    if not isinstance(place, Path):
+        served_version(place)  # models are served from a URI only if they are published there
     settings = ServerSettings(
         address_of(place),
         source=address_of(place) if (place / CURRENT).is_file() else None,

@@ -137,7 +137,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         run_dir.mkdir(parents=True, exist_ok=True)
     record = None
     if plan.job.task == "train" and (publish := anchored(plan.run).publish) is not None:
-        is_new = not plan.is_resumed and not was_started(run_dir)
+        # A run that begins again still has its cuts.
+        is_new = not plan.is_resumed and not (run_dir / CUTS).exists()
         require_publishable(publish.to, run_dir.absolute().name, is_new)
     if plan.is_resumed:
         record = record_so_far(plan)

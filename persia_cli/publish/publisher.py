@@ -34,12 +34,12 @@ from persia_cli.observe.kept_samples import read_samples
 from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.columns import label_names
 from persia_cli.publish.rows import base_rows, changed_rows, rows_writer
-from persia_cli.publish.store import Mirror
 from persia_cli.publish.version import (
     FOLDER,
     FORMAT_VERSION,
     LOCAL,
     VERSION,
+    Mirror,
     Version,
     chain_of,
     last_version,
@@ -224,9 +224,11 @@ class Publisher:
 
     def _make_current(self, number: int) -> None:
         write_served(self._folder, number)
-        remove_old(self._folder, pinned_version(self.place))
         if self._mirror is not None:
-            self._mirror.update()
+            self._mirror.send()
+        remove_old(self._folder, pinned_version(self.place))  # which is read at the last moment
+        if self._mirror is not None:
+            self._mirror.remove_old()
 
     def _write_base(self, cut: Cut) -> Version:
         """Write a whole model."""

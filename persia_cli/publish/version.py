@@ -7,7 +7,11 @@
 
 A version is its base and all deltas up to its number; `chain_of` lists them. A folder of a version appears whole and
 never changes. So a folder with a `version.json` is complete, unless a disk or a copy has damaged it. Each file has one
-writer: the publisher, or the command that rolls back. DIR may be at a URI; there `publish.store` writes.
+writer: the publisher, or the command that rolls back.
+
+DIR may be at a URI. A version is sent there from a local folder file by file, its `version.json` last, and
+`current.json` after that; `version.json` is removed first. So a reader of the store finds whole versions only, and
+after a kill the next process sends what is missing.
 """
 
 import re
@@ -20,16 +24,20 @@ from typing import Annotated, Any
 import msgspec
 
 from persia_cli.errors import CheckpointError, FormatError, UserError, one_line
-from persia_cli.serving.description import Amount, FileNote
+from persia_cli.serving.description import MODEL, Amount, FileNote, read_description, require_files
 from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.locations import (
     Location,
+    draft_of,
     location_of,
     modified_s,
+    publish,
     put,
+    reading,
     remove,
     remove_file,
     subfolders,
+    writing_file,
 )
 
 FORMAT_VERSION = 2
@@ -40,6 +48,8 @@ FOLDER = re.compile(r"(base|delta)-(\d{8,})")
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 KEPT = 3
 """Number of newest versions that can be served at once, without a rollback."""
+BLOCK = 2**22
+"""Bytes that are copied at once."""
 GRACE_S = 600.0
 """Seconds for which any version stays: a server may be reading its files."""
 
@@ -148,20 +158,21 @@ def versions_of(folder: Path) -> dict[int, Path]:
     return {number: path for number, path in folders_of(folder).items() if (path / VERSION).is_file()}  # type: ignore[misc]
 
 
-def chain_of(folder: Path, number: int) -> list[Version]:
+def chain_of(folder: Location, number: int) -> list[Version]:
     """Return the descriptions of a version's base and deltas, in the order in which they apply.
 
     Raises UserError if there is no such version, CheckpointError if one that it needs is missing or damaged.
     """
-    folders, chain = versions_of(folder), list[Version]()
-    if number not in folders:
-        raise missing_version(folder, number, folders)
+    folders, chain = folders_of(folder), list[Version]()
     at: int | None = number
     while at is not None:
-        if at not in folders:
+        version = _version_in(folders.pop(at)) if at in folders else None
+        if version is None and not chain:
+            raise missing_version(folder, number, folders)
+        if version is None:
             raise CheckpointError(f"version {number} needs version {at}, which is missing in {folder}")
-        chain.append(read_version(folders.pop(at)))
-        at = chain[-1].parent
+        chain.append(version)
+        at = version.parent
     return chain[::-1]
 
 
@@ -203,6 +214,76 @@ def remove_old(folder: Path, pinned: int | None) -> None:
     for number in reversed([number for number in versions if number not in needed]):
         if time.time() - modified_s(versions[number] / VERSION) > GRACE_S:
             remove(versions[number], VERSION)
+
+
+class Mirror:
+    """The copy of a local published folder at a URI, which no other process writes."""
+
+    def __init__(self, folder: Path, store: Location) -> None:
+        """Raises UserError if the store has versions, and the folder none: the numbers of new ones would be taken."""
+        self._folder, self._store = folder, store
+        self._sent = {place.name for place in folders_of(store).values() if (place / VERSION).is_file()}
+        if self._sent and not versions_of(folder):
+            raise UserError(f"{store} has versions, and {folder} has none to continue; choose another URI")
+
+    def send(self) -> None:
+        """Send what is new; raises OSError, DiskError, CheckpointError."""
+        versions = {path.name: path for path in versions_of(self._folder).values()}
+        for name in [name for name in versions if name not in self._sent]:
+            paths = [path.relative_to(versions[name]) for path in versions[name].rglob("*") if path.is_file()]
+            for path in sorted(paths, key=lambda path: (path.name == VERSION, path)):
+                _copy(versions[name] / path, self._store / name / str(path))
+            self._sent.add(name)
+        put(self._store / CURRENT, (self._folder / CURRENT).read_bytes())
+
+    def remove_old(self) -> None:
+        """Remove what is not in the folder any more; raises OSError, DiskError."""
+        versions = {path.name for path in versions_of(self._folder).values()}
+        for name in sorted(self._sent - versions, reverse=True):  # bases last
+            remove(self._store / name, VERSION)
+            self._sent.remove(name)
+
+
+def fetch(store: Location, folder: Path, number: int) -> None:
+    """Copy a version and those that it needs from a store into a folder, and remove those that the store has no more.
+
+    Raises UserError, CheckpointError, DiskError.
+    """
+    there, at = folders_of(store), number
+    for known, place in folders_of(folder).items():
+        if known not in there:
+            remove(place, VERSION)
+    while True:
+        if at not in there:
+            raise missing_version(store, at, there)
+        place, copy = there[at], folder / there[at].name
+        if not (copy / VERSION).is_file():
+            _fetch(place, copy)
+        parent = read_version(copy).parent
+        if parent is None:
+            return
+        at = parent
+
+
+def _fetch(place: Location, folder: Path) -> None:
+    """Copy the folder of a version; raises CheckpointError for a file that is not as its version lists it."""
+    version, draft = read_version(place), draft_of(folder)
+    assert isinstance(draft, Path)
+    files = version.files
+    if version.is_base:
+        _copy(place / MODEL, draft / MODEL)
+        files = [*files, *read_description(draft).files]
+    for file in files:
+        if file.path != MODEL:
+            _copy(place / file.path, draft / file.path)
+    require_files(draft, files, contents=True)
+    publish(folder, draft, VERSION, version_text(version))
+
+
+def _copy(source: Location, target: Location) -> None:
+    with reading(source) as content, writing_file(target) as sink:
+        while part := content.read(BLOCK):
+            sink.write(part)
 
 
 def _read(path: Location, decoder: Any) -> Any:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from persia_cli.errors import CheckpointError, PersiaError, UserError
-from persia_cli.publish.store import Mirror, fetch
-from persia_cli.publish.version import CURRENT, LOCAL, VERSION, folders_of, served_version, versions_of
+from persia_cli.publish.version import CURRENT, LOCAL, VERSION, Mirror, fetch, folders_of, served_version, versions_of
 from persia_cli.serving.following import Follower
-from persia_cli.storage.locations import location_of, put
+from persia_cli.storage.locations import Location, location_of, put
 from tests.conftest import poll_for
 from tests.support.published import Publication
 from tests.support.s3 import SECRET, ObjectStore, object_store
@@ -40,19 +39,25 @@ def published(place: Path, deltas: int) -> Publication:
     return publication
 
 
+def sent(folder: Path, store: Location) -> None:
+    mirror = Mirror(folder, store)
+    mirror.send()
+    mirror.remove_old()
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_versions_are_sent_and_fetched_whole_whatever_a_kill_has_left(store: ObjectStore, tmp_path: Path) -> None:
     publication, there = published(tmp_path, 2), location_of(store.uri("sent"))
-    Mirror(publication.folder, there).update()
+    sent(publication.folder, there)
     (there / "delta-00000003" / VERSION).remove()
     (there / "delta-00000003" / "rows" / "0.parquet").remove()
     for _ in range(2):
         publication.publish_delta(publication.random_changes(20))
     publication.announce()
-    Mirror(publication.folder, there).update()
+    sent(publication.folder, there)
     assert served_version(there) == 5
     fetch(there, tmp_path / "copy", 4)
     assert list(versions_of(tmp_path / "copy")) == [1, 2, 3, 4]
@@ -66,7 +71,8 @@ def test_versions_are_sent_and_fetched_whole_whatever_a_kill_has_left(store: Obj
     for number, folder in versions_of(publication.folder).items():
         if number < 6:
             shutil.rmtree(folder)
-    mirror.update()
+    mirror.send()
+    mirror.remove_old()
     assert list(folders_of(there)) == [6]
     fetch(there, tmp_path / "copy", 6)
     assert list(versions_of(tmp_path / "copy")) == [6]
@@ -79,7 +85,7 @@ def test_versions_are_sent_and_fetched_whole_whatever_a_kill_has_left(store: Obj
 @pytest.mark.parametrize("path", ["rows/0.parquet", VERSION])
 def test_an_altered_object_is_refused_until_it_is_right_again(store: ObjectStore, tmp_path: Path, path: str) -> None:
     publication, there = published(tmp_path, 1), location_of(store.uri(f"altered-{path}"))
-    Mirror(publication.folder, there).update()
+    sent(publication.folder, there)
     content = (there / "delta-00000002" / path).read_bytes()
     put(there / "delta-00000002" / path, content[:-3] + b"...")
     with pytest.raises(CheckpointError):

@@ -14,8 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from persia_cli.errors import PersiaError
-from persia_cli.publish.store import fetch
-from persia_cli.publish.version import folders_of, served_version
+from persia_cli.publish.version import fetch, folders_of, served_version
 from persia_cli.serving.following import Follower, PreparedVersion
 from persia_cli.serving.http.metrics import ServingMetrics
 from persia_cli.serving.http.settings import ServerSettings, WorkerFailed, WorkerReady
