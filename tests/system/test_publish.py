@@ -262,6 +262,22 @@ def test_a_new_run_of_the_same_name_is_refused_at_once(published: tuple[Path, Pa
     assert not (tmp_path / run.name).exists()
 
 
+def test_a_run_that_begins_again_goes_on_in_its_folder(tmp_path: Path) -> None:
+    """It was killed before its first checkpoint."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    words = [*(word for word in WORDS if not word.startswith("eval.")), "cluster=embedded", "resume=auto"]
+    words += [f"dataset.generator.train_rows={64 * 10 * STEPS}", f"publish.to={out}", "publish.every_s=0.2"]
+    with Launched(words, run) as job:
+        poll_for(lambda: out.is_dir() and versions_of(out), 2 * LIMIT_S, "the first version")
+        job.process.kill()
+        job.process.wait()
+    [base] = [version for version in map(read_version, versions_of(out).values()) if version.is_base]
+    with Launched(words, run) as job:
+        assert job.end(2 * LIMIT_S)[0] == 0, job.output
+    chain = chain_of(out, served_version(out))
+    assert (chain[0].version > base.version, chain[-1].step) == (True, 10 * STEPS)
+
+
 @pytest.mark.parametrize("place", ["/proc/published", "file/published"])
 def test_a_place_without_rights_is_refused_before_the_training(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
