@@ -96,7 +96,7 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
 
 
 class CutFacts(Record, frozen=True, forbid_unknown_fields=True):
-    """What a cut has, which is no checkpoint; see `persia_cli.store.checkpoints.cuts`."""
+    """The facts of a cut, which no checkpoint has; see `persia_cli.store.checkpoints.cuts`."""
 
     since: Count
     """The cut has the rows used in this step or later: the step of the cut before, or 0 for all rows."""
