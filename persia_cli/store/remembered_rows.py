@@ -3,8 +3,8 @@
 Between a look-up and the update of its batch, other look-ups may evict some of its rows and give them to other keys.
 Applying a gradient there would change the wrong row. So the index stores for each row the number of the look-up that
 last gave it to another key, in one byte. It is written only at evictions and read only by `index.verify`, so it costs
-look-ups no cache line. A byte repeats after 256 look-ups; up to 255 later, the difference of two numbers still shows
-which one is later. The two are closer, by the bound on staleness.
+look-ups no cache line. A byte repeats after 256 look-ups, so the difference of two numbers shows which one is later if
+they are of look-ups less than 256 apart. The bound on staleness ensures that.
 """
 
 from collections import OrderedDict

@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from persia_cli.commands.rollback import NEWEST, rollback
 from persia_cli.errors import CheckpointError, FormatError, UserError
 from persia_cli.publish.version import (
     CURRENT,
@@ -43,6 +44,22 @@ def test_a_version_is_read_as_written_and_its_chain_begins_with_its_base(tmp_pat
     write_served(tmp_path, 4, PINNED)
     write_served(tmp_path, 6)
     assert served_version(tmp_path) == 4
+
+
+def test_a_rollback_needs_a_whole_chain_and_the_newest_version_can_always_be_followed(tmp_path):
+    for version, parent in ((3, None), (5, 4), (6, 3)):
+        written(tmp_path, version, parent)
+    write_served(tmp_path, 6)
+    with pytest.raises(CheckpointError, match="needs version 4"):
+        rollback(str(tmp_path), "5")
+    assert served_version(tmp_path) == 6
+    rollback(str(tmp_path), "3")
+    assert served_version(tmp_path) == 3
+    (tmp_path / PINNED).write_text("{}")
+    with pytest.raises(CheckpointError, match="damaged"):
+        served_version(tmp_path)
+    rollback(str(tmp_path), NEWEST)
+    assert served_version(tmp_path) == 6
 
 
 def test_damage_is_refused(tmp_path):
