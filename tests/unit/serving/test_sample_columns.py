@@ -33,8 +33,9 @@ FIELDS = RequestFields(
         SparseFeature(name="wide", buckets=(1.0, 10.0)),
         SparseFeature(name="hashed", ids="integer"),
         SparseFeature(name="kinds", ids="integer"),
+        SparseFeature(name="tags", ids="text", separator="|"),
     ),
-    lists=("words", "seen", "kinds"),
+    lists=("words", "seen", "kinds", "tags"),
     raw=(
         RawColumns(columns=("made",), field="raw_age", read="integer", missing=3, steps=("log1p",)),
         RawColumns(columns=("hashed",), field="city", read="text"),
@@ -53,6 +54,7 @@ ARRAYS = {
     "raw_age": [39, None, 7],
     "city": ["Rome", "Oslo", None],
     "genres": [["drama", "crime"], [], ["crime"]],
+    "tags": Lists(["red|new", " old "], np.array([1, 0, 1])),
 }
 ROWS = {
     "user": ["1", str(LARGE), None],
@@ -66,6 +68,7 @@ ROWS = {
     "raw_age": [39, None, 7],
     "city": ["Rome", "Oslo", None],
     "genres": [["drama", "crime"], [], ["crime"]],
+    "tags": ["red|new", None, " old "],
 }
 ONE = {**ROWS, "user": [str(LARGE)], "word": ["lamp"], "words": [["sofa", "bed"]], "age": [4.5], "city": ["Rome"]}
 
